@@ -1,0 +1,1 @@
+"""Measurements of speed; each module runs with `python -m benchmarks.<name>`."""

@@ -1,0 +1,132 @@
+"""From a configuration to the objects it describes: device, data, views, method."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from carl.config import Config, Layer, merge
+from carl.data.images import Dataset, PackedImages, Split
+from carl.data.sources import SOURCES, open_dataset
+from carl.data.views import ViewRecipe, Views, pipeline
+from carl.errors import UserError
+from carl.methods import DataFacts, Method, find_method
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes the best there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"train.device={name!r} is not a device; use auto, cpu, cuda, cuda:N or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"train.device={name!r} is not supported; use auto, cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"train.device={name!r}: torch sees no CUDA device here; use auto or cpu")
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("train.device='mps': torch sees no MPS device here; use auto or cpu")
+    return device
+
+
+def with_absolute_source(layer: Layer) -> Layer:
+    """The layer with a source that is a file or folder named in full, so that a run can be resumed from anywhere."""
+    source = layer.get("data", {}).get("source")
+    if source is None or source in SOURCES or not Path(source).exists():
+        return layer
+    return merge([layer, {"data": {"source": str(Path(source).resolve())}}])
+
+
+def load_data(config: Config) -> Dataset:
+    """The data set, cut to `data.limit` training images where that is set."""
+    dataset = open_dataset(
+        config.data.source,
+        image_size=config.data.image_size,
+        root=None if config.data.root is None else Path(config.data.root),
+        max_bad=config.data.max_bad,
+    )
+    limit = config.data.limit
+    if limit is None or limit >= len(dataset.pretraining):
+        return dataset
+    key = "unlabeled" if "unlabeled" in dataset.splits else "train"
+    whole = dataset.splits[key]
+    part = Split(
+        PackedImages(whole.images.pixels[:limit]),
+        None if whole.labels is None else whole.labels[:limit],
+        None if whole.names is None else whole.names[:limit],
+    )
+    return dataclasses.replace(dataset, splits={**dataset.splits, key: part})
+
+
+def recognised_name(source: str) -> str:
+    """The known data set that a source is or that its file is named after, else the source itself."""
+    stem = re.sub(r"[^a-z0-9]", "", Path(source).name.lower())
+    for name in sorted(SOURCES, key=len, reverse=True):  # cifar100 before cifar10
+        if stem.startswith(name.replace("-", "")):
+            return name
+    return source
+
+
+def gather_facts(config: Config, dataset: Dataset) -> DataFacts:
+    images = dataset.pretraining.images
+    return DataFacts(
+        name=recognised_name(config.data.source),
+        images=len(images),
+        channels=images.channels,
+        image_size=config.data.image_size or min(images.height, images.width),
+        classes=len(dataset.class_names),
+    )
+
+
+def build_views(config: Config, dataset: Dataset) -> Views:
+    assert config.data.image_size is not None
+    recipes = [_adjusted(r, config) for r in pipeline(config.views.pipeline, config.data.image_size)]
+    return Views(recipes, dataset.statistics.mean, dataset.statistics.std, config.train.seed)
+
+
+def _adjusted(recipe: ViewRecipe, config: Config) -> ViewRecipe:
+    """The pipeline's recipe with the user's options in it."""
+    views = config.views
+    if views.crop_min is not None and recipe.crop_area is not None:
+        recipe = dataclasses.replace(recipe, crop_area=(views.crop_min, max(recipe.crop_area[1], views.crop_min)))
+    if views.jitter_strength is not None:
+        factor = views.jitter_strength
+        recipe = dataclasses.replace(
+            recipe,
+            brightness=recipe.brightness * factor,
+            contrast=recipe.contrast * factor,
+            saturation=recipe.saturation * factor,
+            hue=min(0.5, recipe.hue * factor),
+        )
+    if views.blur is not None:
+        recipe = dataclasses.replace(recipe, blur=views.blur)
+    if views.blur_kernel is not None:
+        recipe = dataclasses.replace(recipe, blur_kernel=views.blur_kernel)
+    return recipe
+
+
+def build_method(config: Config, facts: DataFacts, device: torch.device) -> Method:
+    """The method as `train.seed` makes it."""
+    torch.manual_seed(config.train.seed)
+    method = find_method(config.method.name)(config, facts).to(device)
+    if config.train.channels_last:
+        method.encoder.to(memory_format=torch.channels_last)
+    if config.train.compile:
+        method.encoder.compile()
+    return method
+
+
+def random_encoder(config: Config, facts: DataFacts, device: torch.device) -> nn.Module:
+    """The run's encoder as it was before training (or, with --init, before those weights)."""
+    model = config.model.model_copy(update={"init": None})
+    untrained = config.model_copy(update={"model": model})
+    state = torch.get_rng_state()
+    torch.manual_seed(config.train.seed)
+    encoder = find_method(config.method.name)(untrained, facts).encoder.to(device)
+    torch.set_rng_state(state)
+    return encoder

@@ -1,0 +1,250 @@
+"""Typed, frozen, validated configuration; TOML in and out. Imports no torch.
+
+A configuration is built from layers, later ones winning: defaults here, the method's preset for the data, a
+TOML file, `--set section.key=value`, and the command's own flags. The options of a method are declared in the
+method's own file, as a subclass of `MethodOptions`.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
+
+from carl.errors import UserError, suggestion
+
+Layer = Mapping[str, Any]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class DataConfig(Section):
+    source: str = Field(description="A name (shapes, cifar10 ...), a folder, or a .parquet, .npy or .npz file.")
+    image_size: int | None = Field(None, ge=8, description="Side of the views in pixels; that of the images if unset.")
+    root: str | None = Field(None, description="Where downloaded data sets are; the cache folder if unset.")
+    max_bad: int | None = Field(
+        None, ge=0, description="Undecodable files that may be left out; one in twenty if unset."
+    )
+    limit: int | None = Field(None, ge=1, description="Train on the first so many images only; all if unset.")
+
+
+class ViewsConfig(Section):
+    """Options that are unset keep the pipeline's own values."""
+
+    pipeline: str = Field("simclr", description="Named augmentation pipeline.")
+    crop_min: float | None = Field(None, gt=0, le=1, description="Smallest area of a crop, of the image's.")
+    jitter_strength: float | None = Field(
+        None, ge=0, description="Factor on the pipeline's colour jitter (the paper leaves the strength open)."
+    )
+    blur: Probability | None = Field(None, description="Probability of Gaussian blur.")
+    blur_kernel: int | None = Field(None, ge=3, description="Side of the blur kernel, odd; 10% of the view if unset.")
+
+    @model_validator(mode="after")
+    def _odd_kernel(self) -> ViewsConfig:
+        if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
+            raise ValueError(f"blur_kernel={self.blur_kernel} must be odd; use {self.blur_kernel + 1}")
+        return self
+
+
+class ModelConfig(Section):
+    backbone: str = Field("resnet18", description="Any timm model by name; the paper's is resnet18.")
+    stem: Literal["imagenet", "small"] = Field(
+        "imagenet", description="`imagenet` fits the paper's numbers; `small` (3x3, stride 1, no max-pool) suits 32 px."
+    )
+    init: str | None = Field(None, description="`timm` or a file of weights to start from; random if unset.")
+    hidden_dim: int = Field(512, ge=1, description="Neurons in a hidden layer of the head (paper, appendix A).")
+    hidden_layers: int = Field(
+        1, ge=0, le=4, description="Hidden layers of the head; the paper can be read as one or two."
+    )
+    output_dim: int = Field(128, ge=1, description="Size of the embedding z (paper, appendix A).")
+    tiny_maps: bool = Field(True, description="Faster exact convolutions on 1x1 and 2x2 maps (CPU only).")
+
+
+class MethodOptions(Section):
+    """What a method declares as its options; `name` is its key in METHODS."""
+
+    name: str = "carl"
+    preset: str = Field("paper", description="The set of values that the rest started from.")
+
+
+class OptimConfig(Section):
+    name: Literal["lars", "sgd", "adamw"] = "lars"
+    lr: float = Field(0.6, gt=0, description="Learning rate at its highest (paper, appendix A).")
+    lr_end: float = Field(0.0006, ge=0, description="Learning rate at the end (paper, appendix A).")
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_epochs: float = Field(0.0, ge=0, description="Linear warm-up; the paper mentions none.")
+    weight_decay: float = Field(5e-4, ge=0, description="Paper, appendix A; never on biases and norms.")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD and LARS, beta1 of AdamW; 0.9 taken.")
+    beta2: float = Field(0.999, gt=0, lt=1, description="Of AdamW.")
+    trust_coefficient: float = Field(0.001, gt=0, description="LARS eta (You et al. 2017).")
+    clip: float = Field(0.0, ge=0, description="Largest norm of the gradient; 0 does not clip. ViTs like 1 to 3.")
+    scale_lr: bool = Field(False, description="Multiply the rate by batch size / 256 (Goyal et al. 2017).")
+
+
+class TrainConfig(Section):
+    epochs: int = Field(200, ge=1, description="Passes over the data (paper, appendix A).")
+    batch_size: int = Field(256, ge=2, description="Images a step, over all processes (paper, appendix A).")
+    accumulate: int = Field(
+        1, ge=1, description="Parts in which a batch goes through the encoder; the loss still sees all of it."
+    )
+    seed: int = Field(0, ge=0)
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    compile: bool = False
+    channels_last: bool = False
+    drop_last: bool = Field(True, description="Leave out the last, partial batch of an epoch.")
+    keep_epochs: tuple[int, ...] = Field((), description="Epochs whose encoders are kept in encoders/.")
+    checkpoint_steps: int = Field(0, ge=0, description="Also save every so many steps; 0 saves once an epoch.")
+
+
+class ProbeConfig(Section):
+    """The look at the model while it trains."""
+
+    every: int | None = Field(
+        None, ge=0, description="Epochs between two probes; 0 never probes; unset makes about twenty in a run."
+    )
+    images: int = Field(1000, ge=10, description="Images for prototype health, and test images of kNN.")
+    train_images: int = Field(2000, ge=10, description="Labelled training images that vote.")
+    neighbours: int = Field(20, ge=1, description="Neighbours that vote. Small data sets prefer fewer.")
+    temperature: float = Field(0.1, gt=0, description="Of the vote (Wu et al. 2018 use 0.07, lightly 0.1).")
+
+
+class LogConfig(Section):
+    every: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.")
+    tensorboard: bool = False
+    wandb: bool = False
+    wandb_project: str = "carl"
+    report: bool = Field(True, description="Write gallery.npz and report.html at the end of a run.")
+
+
+class Config(Section):
+    data: DataConfig
+    views: ViewsConfig = ViewsConfig()
+    model: ModelConfig = ModelConfig()
+    method: SerializeAsAny[MethodOptions]
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    probe: ProbeConfig = ProbeConfig()
+    log: LogConfig = LogConfig()
+
+    @model_validator(mode="after")
+    def _rules_across_sections(self) -> Config:
+        train, optim = self.train, self.optim
+        if train.batch_size % train.accumulate:
+            raise ValueError(
+                f"train.accumulate={train.accumulate} does not divide train.batch_size={train.batch_size}; "
+                "use a divisor"
+            )
+        if optim.warmup_epochs > train.epochs:
+            raise ValueError(
+                f"optim.warmup_epochs={optim.warmup_epochs:g} is over train.epochs={train.epochs}; lower it"
+            )
+        late = [epoch for epoch in train.keep_epochs if not 1 <= epoch <= train.epochs]
+        if late:
+            raise ValueError(
+                f"train.keep_epochs={late[0]} is not among the epochs 1 to {train.epochs}; name epochs that happen"
+            )
+        return self
+
+
+SECTIONS: tuple[str, ...] = tuple(Config.model_fields)
+
+
+def merge(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
+    """One table of sections from many, later layers winning key by key."""
+    merged: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        for section, values in layer.items():
+            if section not in SECTIONS:
+                raise UserError(f"unknown section {section!r}{suggestion(section, SECTIONS)}")
+            if not isinstance(values, Mapping):
+                raise UserError(f"section {section!r} must hold keys, not {values!r}; write {section}.KEY = value")
+            merged.setdefault(section, {}).update(values)
+    return merged
+
+
+def resolve(layers: Sequence[Layer], options: type[MethodOptions]) -> Config:
+    """The configuration that the layers give, or a UserError that names the first value that breaks a rule."""
+    merged = merge(layers)
+    method = _validated(options, merged.pop("method", {}), "method.")
+    return _validated(Config, {**merged, "method": method}, "")
+
+
+def _validated(model: type[Model], values: Mapping[str, Any], prefix: str) -> Model:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        raise UserError(_in_one_line(error, model, prefix)) from None
+
+
+def _in_one_line(error: ValidationError, model: type[BaseModel], prefix: str) -> str:
+    first = error.errors()[0]
+    place = prefix + ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(model, first["loc"][:-1])
+        return f"unknown key {place}{suggestion(str(first['loc'][-1]), known)}"
+    if first["type"] == "value_error":  # raised by a rule of ours, which names the value itself
+        return prefix + first["msg"].removeprefix("Value error, ")
+    if first["type"] == "missing":
+        return f"{place} is not set; give it a value"
+    rule = first["msg"][0].lower() + first["msg"][1:]
+    return f"{place}={first['input']!r}: {rule}; change it"
+
+
+def _known_keys(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
+    fields = model.model_fields
+    for part in location:
+        annotation = fields[str(part)].annotation
+        assert isinstance(annotation, type)
+        assert issubclass(annotation, BaseModel)
+        fields = annotation.model_fields
+    return list(fields)
+
+
+def parse_assignments(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """A layer from `section.key=value` words; values are read as TOML, and as plain text where that fails."""
+    layer: dict[str, dict[str, Any]] = {}
+    for assignment in assignments:
+        path, equals, text = assignment.partition("=")
+        section, dot, key = path.strip().partition(".")
+        if not equals or not dot or not key:
+            raise UserError(f"--set {assignment!r} is not section.key=value; for example --set train.epochs=20")
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            value = text
+        layer.setdefault(section, {})[key] = value
+    return layer
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
+
+
+def to_toml(config: Config) -> str:
+    """All values, unset ones left out; read back with `read_toml` it gives the same configuration."""
+    return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """`section.key: old -> new` for each value that is not the same."""
+    before, after = old.model_dump(mode="json"), new.model_dump(mode="json")
+    return [
+        f"{section}.{key}: {before[section].get(key)!r} -> {after[section].get(key)!r}"
+        for section in SECTIONS
+        for key in sorted({*before[section], *after[section]})
+        if before[section].get(key) != after[section].get(key)
+    ]

@@ -1,0 +1,224 @@
+"""Images that are arrays already: .npy and .npz files. Nothing in them is ever unpickled."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from carl.data.listing import (
+    ArraySplit,
+    Listing,
+    MappedSplit,
+    SplitListing,
+    as_splits,
+    files_key,
+    split_in_name,
+    splits_beside,
+)
+from carl.errors import UserError
+
+IMAGE_KEYS = ("images", "image", "x", "data", "pixels", "imgs", "arr_0")
+LABEL_KEYS = ("labels", "label", "y", "targets", "target", "arr_1")
+_BLOCK_BYTES = 16 * 2**20
+_MOST_CHANNELS = 16  # an axis up to this long may hold channels
+
+
+def list_npy(path: Path, name: str) -> Listing:
+    """One array (N, H, W, C), (N, H, W) or (N, C, H, W) of uint8; labels in `NAME-labels.npy` beside it."""
+    others = [p for p in path.parent.glob("*.npy") if p != path and not _is_labels_file(p)]
+    found = splits_beside(path, path.stem, [(other, other.stem) for other in others]) or {"train": [path]}
+    files, opened = as_splits(found, next(iter(found)))
+    labels = {split: _labels_file(paths[0]) for split, paths in files.items()}
+    used = [paths[0] for paths in files.values()] + [file for file in labels.values() if file]
+    return Listing(
+        name=name,
+        key=files_key(used),
+        splits={split: _npy_split(paths[0], labels[split]) for split, paths in files.items()},
+        opened=opened,
+    )
+
+
+def list_npz(path: Path, name: str) -> Listing:
+    """Arrays by name: `images` and `labels`, or one pair a split, such as `x_train` and `y_train`."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [Path(member).stem for member in archive.namelist() if member.endswith(".npy")]
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is not a readable .npz file ({error}); save it again with numpy.savez") from error
+    images, labels = _keys_by_split(keys, IMAGE_KEYS), _keys_by_split(keys, LABEL_KEYS)
+    if not images:
+        raise UserError(
+            f"{path} has the arrays {', '.join(keys) or 'none'}, none of them called {', '.join(IMAGE_KEYS[:4])}; "
+            "save it with numpy.savez(file, images=..., labels=...)"
+        )
+    if "train" not in images:
+        first = next(iter(images))
+        images["train"] = images.pop(first)
+        labels = {"train": labels[first]} if first in labels else {}
+    names = _npz_class_names(path, keys)
+    return Listing(
+        name=name,
+        key=files_key([path]),
+        splits={split: _npz_split(path, key, labels.get(split)) for split, key in images.items()},
+        class_names=names,
+    )
+
+
+def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
+    """Labels (N,) int64, or an error that says what is wrong with them."""
+    values = values.reshape(-1) if values.ndim == 2 and 1 in values.shape else values
+    if values.ndim != 1 or len(values) != count:
+        raise UserError(f"{where} has the shape {values.shape} for {count} images; give one label an image")
+    if values.dtype.kind not in "iub":
+        raise UserError(f"{where} holds {values.dtype}; labels are integers that number the classes from 0")
+    return values.astype(np.int64)
+
+
+def _npy_split(path: Path, labels_file: Path | None) -> SplitListing:
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} cannot be read as an array of numbers ({error}); save uint8 images with numpy.save"
+        ) from error
+    pixels = as_images(array, str(path))
+    labels = None
+    if labels_file is not None:
+        labels = as_labels(_load_small(labels_file), len(pixels), str(labels_file))
+    if pixels.flags.c_contiguous:
+        return MappedSplit(pixels, labels)
+    return ArraySplit(len(pixels), lambda: _blocks(pixels, labels))
+
+
+def as_images(array: np.ndarray, where: str) -> np.ndarray:
+    """A view (N, H, W, C) of an array of images, or an error that says why it holds none."""
+    if array.dtype != np.uint8:
+        raise UserError(
+            f"{where} holds {array.dtype}; images are uint8 from 0 to 255: save them with "
+            ".astype('uint8'), floats in [0, 1] times 255 first"
+        )
+    if array.ndim == 3:
+        array = array[..., None]
+    if array.ndim != 4 or 0 in array.shape:
+        raise UserError(f"{where} has the shape {array.shape}; images are (N, H, W, C) or (N, H, W), at least one")
+    first, last = array.shape[1], array.shape[3]
+    if last > _MOST_CHANNELS >= first or (first in (1, 3) and last not in (1, 3, 4) and last > first):
+        array = array.transpose(0, 2, 3, 1)
+    if array.shape[3] > _MOST_CHANNELS:
+        raise UserError(
+            f"{where} has the shape {array.shape}; no axis looks like channels (at most {_MOST_CHANNELS}): save it as "
+            "(N, H, W, C)"
+        )
+    return array
+
+
+def _blocks(pixels: np.ndarray, labels: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    step = max(1, _BLOCK_BYTES // pixels[:1].nbytes)
+    for start in range(0, len(pixels), step):
+        yield pixels[start : start + step], None if labels is None else labels[start : start + step]
+
+
+def _is_labels_file(path: Path) -> bool:
+    return path.stem.endswith(("-labels", "_labels"))
+
+
+def _labels_file(path: Path) -> Path | None:
+    candidates = (path.with_name(f"{path.stem}{joint}labels.npy") for joint in "-_")
+    return next((candidate for candidate in candidates if candidate.exists()), None)
+
+
+def _load_small(path: Path) -> np.ndarray:
+    try:
+        return np.asarray(np.load(path, allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as an array of numbers ({error}); save it with numpy.save") from error
+
+
+def _keys_by_split(keys: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
+    """The key of each split whose name without the split's word is wanted; earlier words of `wanted` first."""
+    found: dict[str, str] = {}
+    for want in wanted:
+        for key in keys:
+            before, split, after = split_in_name(key.replace("_", "-")) or (key, "train", "")
+            if (before + after).strip("-_").lower() == want:
+                found.setdefault(split, key)
+    return found
+
+
+def _npz_class_names(path: Path, keys: list[str]) -> tuple[str, ...]:
+    key = next((key for key in ("class_names", "classes") if key in keys), None)
+    if key is None:
+        return ()
+    with np.load(path, allow_pickle=False) as arrays:
+        try:
+            names = arrays[key]
+        except ValueError:  # an object array: not worth unpickling
+            return ()
+    return tuple(str(value) for value in names) if names.ndim == 1 and names.dtype.kind in "US" else ()
+
+
+def _npz_split(path: Path, key: str, labels_key: str | None) -> ArraySplit:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        shape, _, dtype = _read_header(member, f"{path}[{key}]")
+    if len(shape) not in (3, 4):
+        raise UserError(f"{path}[{key}] has the shape {shape}; images are (N, H, W, C) or (N, H, W)")
+    as_images(np.broadcast_to(np.zeros((), dtype), shape), f"{path}[{key}]")
+    labels = None
+    if labels_key is not None:
+        labels = as_labels(npz_array(path, labels_key), shape[0], f"{path}[{labels_key}]")
+
+    def read() -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+        start = 0
+        for block in npz_rows(path, key):
+            pixels = as_images(block, f"{path}[{key}]")
+            yield pixels, None if labels is None else labels[start : start + len(pixels)]
+            start += len(pixels)
+
+    return ArraySplit(shape[0], read)
+
+
+def npz_array(path: Path, key: str) -> np.ndarray:
+    """A small array of an .npz file."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return np.asarray(arrays[key])
+    except (KeyError, ValueError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(
+            f"{path}[{key}] cannot be read as an array of numbers ({error}); save it again with numpy.savez"
+        ) from error
+
+
+def npz_rows(path: Path, key: str) -> Iterator[np.ndarray]:
+    """An array of an .npz file in blocks of rows, so that it need not fit into memory."""
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+            shape, fortran_order, dtype = _read_header(member, f"{path}[{key}]")
+            if fortran_order:  # columns first: no block of rows lies together
+                yield np.frombuffer(member.read(), dtype).reshape(shape, order="F")
+                return
+            row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
+            rows = max(1, _BLOCK_BYTES // max(1, row_bytes))
+            for start in range(0, shape[0], rows):
+                count = min(rows, shape[0] - start)
+                yield np.frombuffer(member.read(count * row_bytes), dtype).reshape(count, *shape[1:])
+    except UserError:
+        raise
+    except (KeyError, ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{path}[{key}] is damaged ({error}); save or download it again") from error
+
+
+def _read_header(member: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    try:
+        version = np.lib.format.read_magic(member)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran_order, dtype = read(member)
+    except ValueError as error:
+        raise UserError(f"{where} is not an array ({error}); save it again with numpy.savez") from error
+    if dtype.hasobject:
+        raise UserError(f"{where} holds Python objects, which are not loaded; save uint8 images of one size")
+    return shape, fortran_order, dtype

@@ -1,0 +1,150 @@
+"""From the bytes of an image file to pixels (H, W, C) uint8, upright and in RGB.
+
+Grey, palette, CMYK and 16-bit images become RGB with 8 bits; transparent pixels are composited on white; of an
+animation the first frame is taken. TIFFs with bands that are not colours keep their channels.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from carl.data.listing import Content, Unusable
+from carl.data.tiff import is_tiff, read_bands
+
+
+class DecodeError(Exception):
+    """Why one image cannot be used."""
+
+
+@contextmanager
+def strict_decoding() -> Iterator[None]:
+    """Make decompression bombs errors, and silence Pillow on files that are merely untidy.
+
+    Warning filters belong to the process, not to a thread: enter this once, around the pool of decoders.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield
+
+
+def decode(content: Content, shape: tuple[int, int] | None) -> np.ndarray:
+    """The image as it is, or scaled and centrally cropped to `shape` (height, width)."""
+    if isinstance(content, Unusable):
+        raise DecodeError(content.reason)
+    if isinstance(content, np.ndarray):
+        return content if shape is None else _fit_bands(content, shape)
+    try:
+        data = _read_regular_file(content) if isinstance(content, Path) else content
+        if not data:
+            raise DecodeError("the file is empty")
+        return _decode_bytes(data, shape)
+    except DecodeError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DecodeError(f"more pixels than the {Image.MAX_IMAGE_PIXELS:,} that are allowed") from error
+    except UnidentifiedImageError as error:
+        raise DecodeError("not an image in a known format") from error
+    except Exception as error:  # Pillow's plug-ins raise nearly anything on damaged files
+        raise DecodeError(f"{error or type(error).__name__}".splitlines()[0]) from error
+
+
+def image_size(content: Content) -> tuple[int, int] | None:
+    """(height, width) from the header alone, before any rotation; None if it cannot be read."""
+    if isinstance(content, np.ndarray):
+        return content.shape[0], content.shape[1]
+    if isinstance(content, Unusable):
+        return None
+    try:
+        with Image.open(content if isinstance(content, Path) else io.BytesIO(content)) as image:
+            return image.height, image.width
+    except Exception:  # why it cannot be read is said when it is decoded
+        return None
+
+
+def _read_regular_file(path: Path) -> bytes:
+    try:
+        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # reading a pipe would wait for ever
+                raise DecodeError("not a regular file")
+            return file.read()
+    except FileNotFoundError as error:
+        raise DecodeError("a link to nothing" if path.is_symlink() else "the file is gone") from error
+    except OSError as error:
+        raise DecodeError(error.strerror or str(error)) from error
+
+
+def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
+    try:
+        image: Image.Image = Image.open(io.BytesIO(data))
+    except UnidentifiedImageError:
+        if not is_tiff(data):
+            raise
+        bands = read_bands(data)
+        return bands if shape is None else _fit_bands(bands, shape)
+    if 0 in image.size:
+        raise DecodeError(f"the image is {image.width} x {image.height} pixels")
+    if shape is not None and image.format == "JPEG":
+        # Decodes at 1/2, 1/4 or 1/8; twice the size wanted remains, so that the resampling decides the look.
+        image.draft(None, (2 * max(shape), 2 * max(shape)))
+    image = _as_rgb(_upright(image))
+    return np.asarray(image if shape is None else _fit(image, shape))
+
+
+def pixels_of(image: Image.Image) -> np.ndarray:
+    """An open image of any mode as (H, W, 3) uint8, upright."""
+    return np.array(_as_rgb(_upright(image)))
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    if image.format == "PNG" and "exif" not in image.info and not image.info.get("Raw profile type exif"):
+        return image  # spares most PNGs a quarter of their time
+    return ImageOps.exif_transpose(image)
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
+    if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        return Image.alpha_composite(white, image).convert("RGB")
+    return image.convert("RGB")
+
+
+def _eight_bits(values: np.ndarray) -> np.ndarray:
+    """Wide integers from 0 to 65535, or floats from 0 to 1, as uint8."""
+    low, high = values.min(), values.max()
+    top = 1 if values.dtype.kind == "f" else 65535
+    if not (low >= 0 and high <= top):
+        raise DecodeError(f"values from {low:g} to {high:g} where 0 to {top} are expected")
+    return np.rint(values * (255 / top)).astype(np.uint8)
+
+
+def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
+    """Scale so that `shape` is just covered (antialiased) and cut the middle out, in one resampling."""
+    height, width = shape
+    if image.size == (width, height):
+        return image
+    scale = min(image.width / width, image.height / height)  # source pixels a target pixel
+    left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
+    box = (left, top, image.width - left, image.height - top)
+    return image.resize((width, height), Image.Resampling.BICUBIC, box)
+
+
+def _fit_bands(pixels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+    if pixels.shape[:2] == shape:
+        return pixels
+    bands = [np.asarray(_fit(Image.fromarray(band), shape)) for band in np.moveaxis(pixels, 2, 0)]
+    return np.stack(bands, axis=2)

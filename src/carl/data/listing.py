@@ -1,0 +1,156 @@
+"""What a source holds, before any pixel of it is read. Making a listing is cheap; packing it is not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
+
+
+@dataclass(frozen=True)
+class Unusable:
+    """Stands for an image that is known to be bad before it is read."""
+
+    reason: str
+
+
+Content = bytes | Path | np.ndarray | Unusable  # encoded, where it lies, or decoded as (H, W, C) uint8
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress callback of those who do not want to know."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class EncodedImage:
+    """One image that is still to be decoded."""
+
+    name: str
+    content: Content
+    label: int
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSplit:
+    """Images to decode one by one, of sizes that are not known yet."""
+
+    count: int
+    labelled: bool
+    read: Callable[[], Iterator[EncodedImage]]
+    named: bool = True  # whether the names mean something to the user
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySplit:
+    """Equal-sized images that are pixels already and come in blocks (n, H, W, C) with labels (n,) or none."""
+
+    count: int
+    read: Callable[[], Iterator[tuple[np.ndarray, np.ndarray | None]]]
+
+
+@dataclass(frozen=True, eq=False)
+class MappedSplit:
+    """Pixels that already lie in an array which can be used where it is, such as a memory-mapped .npy file."""
+
+    pixels: np.ndarray  # (N, H, W, C) uint8
+    labels: np.ndarray | None = None  # (N,) int64
+
+    @property
+    def count(self) -> int:
+        return len(self.pixels)
+
+
+SplitListing = EncodedSplit | ArraySplit | MappedSplit
+
+
+@dataclass(frozen=True, eq=False)
+class Listing:
+    """The splits of a source, and a key that changes when its files do."""
+
+    name: str
+    key: str | None  # None: nothing is known by which a change would be noticed, so nothing is cached
+    splits: Mapping[str, SplitListing]
+    class_names: tuple[str, ...] = ()
+    folds: tuple[np.ndarray, ...] = ()
+    opened: str = "train"
+    notes: tuple[str, ...] = field(default=())
+
+
+def files_key(files: Iterable[Path]) -> str:
+    """A digest of absolute paths, sizes and times of change of files; their contents are not read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for path in files:
+        try:
+            status = path.stat()
+            line = f"{status.st_size} {status.st_mtime_ns}"
+        except OSError:  # a dangling link: it is listed as bad when it is read
+            line = "missing"
+        digest.update(b"\0" + os.fsencode(path) + b"\0" + line.encode())
+    return digest.hexdigest()
+
+
+SPLIT_WORDS = {
+    "train": "train",
+    "training": "train",
+    "val": "val",
+    "valid": "val",
+    "validation": "val",
+    "test": "test",
+    "testing": "test",
+    "unlabeled": "unlabeled",
+    "unlabelled": "unlabeled",
+}
+_SPLIT_WORD = re.compile(
+    rf"(?:^|(?<=[^a-z0-9]))({'|'.join(sorted(SPLIT_WORDS, key=len, reverse=True))})(?=$|[^a-z0-9])",
+    re.IGNORECASE,
+)
+
+
+def split_in_name(name: str) -> tuple[str, str, str] | None:
+    """(what stands before, the split, what stands after) for a name such as `cifar100-train-10k`."""
+    found = list(_SPLIT_WORD.finditer(name))
+    if not found:
+        return None
+    match = found[-1]  # in `test-images-train` the last word tells
+    return name[: match.start()], SPLIT_WORDS[match.group().lower()], name[match.end() :]
+
+
+_SHARD = re.compile(r"[-_.]?\d+(?:[-_]of[-_]\d+)?$")
+
+
+def splits_beside(path: Path, stem: str, candidates: Iterable[tuple[Path, str]]) -> dict[str, list[Path]]:
+    """The paths of each split that belong to `path`, by the words in their names; {} if it names no split.
+
+    Of several candidates for a split the one named most like `path` is taken; numbered shards stay together.
+    """
+    own = split_in_name(stem)
+    if own is None:
+        return {}
+    before, own_split, after = own
+    groups: dict[str, dict[str, list[Path]]] = {}
+    for candidate, candidate_stem in sorted(candidates):
+        parts = split_in_name(candidate_stem)
+        if parts is not None and parts[0].lower() == before.lower() and parts[1] != own_split:
+            groups.setdefault(parts[1], {}).setdefault(_SHARD.sub("", parts[2]), []).append(candidate)
+    found = {own_split: [path]}
+    for split, by_suffix in groups.items():
+        like = _SHARD.sub("", after)
+        found[split] = by_suffix[like if like in by_suffix else min(by_suffix, key=lambda s: (len(s), s))]
+    return found
+
+
+def as_splits(found: Mapping[str, list[Path]], opened: str) -> tuple[dict[str, list[Path]], str]:
+    """The same with a training split: where a source has none, the split that was opened stands for it."""
+    splits = dict(found)
+    if "train" not in splits:
+        splits["train"] = splits.pop(opened)
+        opened = "train"
+    order = ["train", "val", "test", "unlabeled"]
+    return {split: splits[split] for split in order if split in splits}, opened

@@ -1,0 +1,125 @@
+"""Pickles that may hold arrays, bytes, text, numbers, lists and dicts, and can run nothing.
+
+Where a pickle asks for NumPy's classes it gets stand-ins that only remember what they are told; the arrays are
+made from that afterwards. So no state from a file ever reaches NumPy's own unpickling.
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from carl.errors import UserError
+
+
+def load_pickle(path: Path) -> Any:
+    """What the file holds, if it is plain data; text of Python 2 is read as Latin-1."""
+    try:
+        with open(path, "rb") as file:
+            return _with_arrays(_PlainUnpickler(file, encoding="latin1").load())
+    except _ForbiddenError as error:
+        raise UserError(
+            f"{path} asks for {error}, which plain data never needs, so it was not loaded; get the file from its "
+            "official address"
+        ) from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); check that you may read it") from error
+    except Exception as error:  # unpickling damaged bytes raises nearly anything
+        raise UserError(f"{path} is damaged ({type(error).__name__}: {error}); download it again") from error
+
+
+class _ForbiddenError(Exception):
+    pass
+
+
+class _DataType:
+    """Stands for numpy.dtype: numbers and text of fixed size only."""
+
+    def __init__(self, code: str = "", align: bool = False, copy: bool = False) -> None:
+        if not isinstance(code, str) or np.dtype(code).kind not in "biufSU" or np.dtype(code).names:
+            raise _ForbiddenError(f"the data type {code!r}")
+        self.numpy = np.dtype(code)
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _version, byte_order, subarray, names, fields = state[:5]
+        if subarray or names or fields:
+            raise _ForbiddenError("a data type with fields")
+        self.numpy = self.numpy.newbyteorder(byte_order)
+
+
+class _Array:
+    """Stands for numpy.ndarray."""
+
+    def __init__(self, array: np.ndarray | None = None) -> None:
+        self.array = array
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _version, shape, data_type, columns_first, data = state
+        raw = data.encode("latin1") if isinstance(data, str) else data
+        self.array = _make_array(raw, data_type, shape, columns_first)
+
+
+def _make_array(raw: Any, data_type: Any, shape: Any, columns_first: Any) -> np.ndarray:
+    if not isinstance(raw, bytes | bytearray) or not isinstance(data_type, _DataType):
+        raise _ForbiddenError("an array of Python objects")
+    return np.frombuffer(raw, data_type.numpy).reshape(shape, order="F" if columns_first else "C")
+
+
+def _reconstruct(subtype: Any, shape: Any, code: Any) -> _Array:
+    """An empty array, which the pickle then fills."""
+    if subtype is not _Array:
+        raise _ForbiddenError(f"an array of type {subtype!r}")
+    return _Array()
+
+
+def _from_buffer(buffer: Any, data_type: Any, shape: Any, order: Any) -> _Array:
+    """How NumPy pickles contiguous arrays since protocol 5."""
+    return _Array(_make_array(buffer, data_type, shape, order == "F"))
+
+
+def _scalar(data_type: Any, data: Any) -> Any:
+    raw = data.encode("latin1") if isinstance(data, str) else data
+    return _make_array(raw, data_type, (1,), False)[0]
+
+
+def _encode(text: str, encoding: str = "latin1") -> bytes:
+    """How protocol 2 writes bytes. Codecs at large could do more, so only this one is known."""
+    if encoding not in ("latin1", "latin-1"):
+        raise _ForbiddenError(f"the codec {encoding!r}")
+    return text.encode("latin1")
+
+
+_ALLOWED: dict[tuple[str, str], Any] = {
+    ("numpy", "ndarray"): _Array,
+    ("numpy", "dtype"): _DataType,
+    ("_codecs", "encode"): _encode,
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
+}
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise _ForbiddenError(f"{module}.{name}")
+        return _ALLOWED[module, name]
+
+    def persistent_load(self, pid: object) -> Any:
+        raise _ForbiddenError("an object from outside the file")
+
+
+def _with_arrays(value: Any) -> Any:
+    """The same with real arrays; a value that is still a stand-in, or anything else, is refused."""
+    if isinstance(value, _Array) and value.array is not None:
+        return value.array
+    if isinstance(value, dict):
+        return {_with_arrays(key): _with_arrays(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_arrays(item) for item in value]
+    if value is None or isinstance(value, str | bytes | bool | int | float | np.generic):
+        return value
+    raise _ForbiddenError(f"a {type(value).__name__}")

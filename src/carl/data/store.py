@@ -1,0 +1,181 @@
+"""The cache of packed images: a folder an entry, which appears whole or not at all.
+
+CARL_CACHE/packed/KEY/
+  meta.json            format version, source, class names, statistics, notes
+  bad-files.txt        a line for each image left out: name, tab, reason
+  train/pixels.npy     (N, H, W, C) uint8, memory-mapped; absent where the source's own file is used
+  train/labels.npy     (N,) int64, where there are labels
+  train/names.json     where the images were files
+  test/...
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from carl.data.images import Dataset, PackedImages, Split, Statistics
+from carl.data.listing import Listing, MappedSplit
+from carl.errors import UserError
+
+FORMAT_VERSION = 1
+_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which a temporary folder belongs to no one
+
+
+def cache_folder() -> Path:
+    """`CARL_CACHE`, else `carl` in the platform's cache folder."""
+    if named := os.environ.get("CARL_CACHE"):
+        return Path(named).expanduser()
+    if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "carl" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "carl"
+
+
+def entry_folder(key: str) -> Path:
+    return cache_folder() / "packed" / key
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What an entry says about itself."""
+
+    format: int
+    source: str
+    splits: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fingerprint: str
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    bad_files: int
+
+    def write(self, folder: Path) -> None:
+        (folder / "meta.json").write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(folder: Path) -> Meta | None:
+        """None where there is no entry, or one of another format."""
+        try:
+            values = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            if values["format"] != FORMAT_VERSION:
+                return None
+            arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+            return Meta(**arguments)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def write_split(folder: Path, split: Split) -> None:
+    """Labels and names, beside the pixels that are there already."""
+    folder.mkdir(exist_ok=True)
+    if split.labels is not None:
+        np.save(folder / "labels.npy", split.labels)
+    if split.names is not None:
+        (folder / "names.json").write_text(json.dumps(split.names))
+
+
+def load(folder: Path, listing: Listing) -> tuple[Dataset, int] | None:
+    """The packed data set and its number of bad files; None where there is no whole entry."""
+    meta = Meta.read(folder)
+    if meta is None or set(meta.splits) != set(listing.splits):
+        return None
+    try:
+        splits = {name: _load_split(folder / name, listing, name) for name in meta.splits}
+    except (OSError, ValueError):  # a damaged entry is made anew
+        return None
+    dataset = Dataset(
+        name=listing.name,
+        splits=splits,
+        statistics=Statistics(meta.mean, meta.std),
+        fingerprint=meta.fingerprint,
+        class_names=meta.class_names,
+        notes=(*listing.notes, *(note.replace("{entry}", str(folder)) for note in meta.notes)),
+        folds=listing.folds,
+        opened=listing.opened,
+    )
+    return dataset, meta.bad_files
+
+
+def _load_split(folder: Path, listing: Listing, name: str) -> Split:
+    source = listing.splits[name]
+    if isinstance(source, MappedSplit):
+        return Split(PackedImages(source.pixels), source.labels)
+    pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    labels_file, names_file = folder / "labels.npy", folder / "names.json"
+    labels = np.load(labels_file, allow_pickle=False) if labels_file.exists() else None
+    names = tuple(json.loads(names_file.read_text())) if names_file.exists() else None
+    return Split(PackedImages(pixels), labels, names)
+
+
+@contextmanager
+def temporary_entry() -> Iterator[Path | None]:
+    """A folder to write an entry into, beside where it will lie; None if the cache cannot be written to."""
+    parent = cache_folder() / "packed"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=parent))
+    except OSError:
+        yield None
+        return
+    _remove_abandoned(parent)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing is left here once `publish` has moved it
+
+
+def publish(folder: Path, entry: Path) -> None:
+    """Give a finished folder its name. Of several writers the first wins; what they wrote is the same."""
+    os.chmod(folder, 0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
+    for _ in range(3):
+        try:
+            os.rename(folder, entry)
+            return
+        except OSError:
+            if Meta.read(entry) is not None and not _damaged(entry):
+                return
+            _remove(entry)
+    raise UserError(f"the cache entry {entry} cannot be replaced; delete it, or set CARL_CACHE to another folder")
+
+
+def _damaged(entry: Path) -> bool:
+    for pixels in entry.glob("*/pixels.npy"):
+        try:
+            np.load(pixels, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError):
+            return True
+    return False
+
+
+def _remove(entry: Path) -> None:
+    """Move out of the way first, so that no one sees half an entry."""
+    aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
+    with suppress(OSError):  # another process removed it
+        os.rename(entry, aside / "old")
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(".partial-*"):
+        try:
+            newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+        except OSError:
+            continue
+        if time.time() - newest > _ABANDONED_AFTER:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,107 @@
+"""A small reader of TIFFs with any number of bands, for those that Pillow refuses (it knows colours only).
+
+Reads the first image: 8- or 16-bit unsigned samples in strips or tiles, interleaved or in planes, uncompressed
+or deflated, with or without horizontal differencing. TIFF 6.0, 1992, sections 2, 14 and 15.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import numpy as np
+
+MAX_SAMPLES = 2**30  # as Pillow's guard against decompression bombs, but counted in samples
+
+_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS = (
+    256,
+    257,
+    258,
+    259,
+    273,
+    277,
+    278,
+    279,
+)
+_PLANAR, _PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS, _FORMAT = (
+    284,
+    317,
+    322,
+    323,
+    324,
+    325,
+    339,
+)
+_FIELD_TYPES = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG: all that the tags above use
+
+
+def is_tiff(data: bytes) -> bool:
+    return data[:4] in (b"II*\0", b"MM\0*")
+
+
+def read_bands(data: bytes) -> np.ndarray:
+    """The first image (H, W, C) uint8; 16-bit samples are scaled to 8."""
+    order = "<" if data[:2] == b"II" else ">"
+    tags = _read_tags(data, order)
+    height, width, bands = tags[_HEIGHT][0], tags[_WIDTH][0], tags.get(_BANDS, (1,))[0]
+    bits = set(tags.get(_BITS, (1,)))
+    if bits not in ({8}, {16}) or set(tags.get(_FORMAT, (1,))) != {1}:
+        raise ValueError(f"a TIFF of {bands} bands with samples other than unsigned 8 or 16 bits")
+    if not 0 < height * width * bands <= MAX_SAMPLES:
+        raise ValueError(f"a TIFF of {height} x {width} x {bands} samples")
+    dtype = np.dtype(f"{order}u{bits.pop() // 8}")
+    in_planes = tags.get(_PLANAR, (1,))[0] == 2
+    planes = [
+        _read_plane(data, tags, dtype, (height, width, 1 if in_planes else bands), plane)
+        for plane in range(bands if in_planes else 1)
+    ]
+    image = np.concatenate(planes, axis=2)
+    return image if image.dtype == np.uint8 else np.rint(image * (255 / 65535)).astype(np.uint8)
+
+
+def _read_tags(data: bytes, order: str) -> dict[int, tuple[int, ...]]:
+    (start,) = struct.unpack_from(f"{order}I", data, 4)
+    (count,) = struct.unpack_from(f"{order}H", data, start)
+    tags = {}
+    for entry in range(start + 2, start + 2 + 12 * count, 12):
+        tag, kind, length = struct.unpack_from(f"{order}HHI", data, entry)
+        if kind not in _FIELD_TYPES:
+            continue
+        field = f"{order}{length}{_FIELD_TYPES[kind]}"
+        inline = struct.calcsize(field) <= 4
+        position = entry + 8 if inline else struct.unpack_from(f"{order}I", data, entry + 8)[0]
+        tags[tag] = struct.unpack_from(field, data, position)
+    return tags
+
+
+def _read_plane(
+    data: bytes, tags: dict[int, tuple[int, ...]], dtype: np.dtype, shape: tuple[int, int, int], plane: int
+) -> np.ndarray:
+    height, width, bands = shape
+    if _TILE_OFFSETS in tags:
+        offsets, counts = tags[_TILE_OFFSETS], tags[_TILE_COUNTS]
+        block_height, block_width = tags[_TILE_HEIGHT][0], tags[_TILE_WIDTH][0]
+    else:
+        offsets, counts = tags[_OFFSETS], tags[_COUNTS]
+        block_height, block_width = min(tags.get(_ROWS, (height,))[0], height), width
+    across, down = -(-width // block_width), -(-height // block_height)
+    image = np.empty((down * block_height, across * block_width, bands), dtype.newbyteorder("="))
+    for block in range(across * down):
+        position = plane * across * down + block
+        top, left = block // across * block_height, block % across * block_width
+        rows = min(block_height, height - top) if _TILE_OFFSETS not in tags else block_height  # the last strip is short
+        raw = _inflate(data[offsets[position] : offsets[position] + counts[position]], tags)
+        pixels = np.frombuffer(raw, dtype, rows * block_width * bands).reshape(rows, block_width, bands)
+        if tags.get(_PREDICTOR, (1,))[0] == 2:
+            pixels = np.cumsum(pixels, axis=1, dtype=image.dtype)
+        image[top : top + rows, left : left + block_width] = pixels
+    return image[:height, :width]
+
+
+def _inflate(block: bytes, tags: dict[int, tuple[int, ...]]) -> bytes:
+    compression = tags.get(_COMPRESSION, (1,))[0]
+    if compression == 1:
+        return block
+    if compression in (8, 32946):
+        return zlib.decompressobj().decompress(block, MAX_SAMPLES)
+    raise ValueError(f"a TIFF with compression {compression}; save it uncompressed or deflated")

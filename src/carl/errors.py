@@ -1,0 +1,17 @@
+"""What goes wrong because of what the user gave, as opposed to a fault of ours."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """One line that names the value, the rule and the remedy; the command line shows it and exits with 2."""
+
+
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """`; did you mean 'x'?` for the known word nearest to `word`, or a list of all if none is near."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; use one of: {', '.join(names)}"

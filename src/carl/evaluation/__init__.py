@@ -1,0 +1,1 @@
+"""How good is the encoder, and how do the prototypes fare?"""

@@ -1,0 +1,144 @@
+"""Prototype health: are the prototypes in use, and does an assignment say anything about an image?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
+COVERAGE = 0.99  # part of the images that "all images" means in a verdict
+
+
+@dataclass(frozen=True)
+class PrototypeHealth:
+    """Figures over a sample of images, two views of each; entropies in nats."""
+
+    prototypes: int
+    images: int
+    used: int  # chosen by at least one view
+    covering: int  # the fewest prototypes that hold 99% of the views
+    dead: int  # chosen by none, and expected by none: mean probability under a tenth of 1/K
+    duplicates: int  # nearly parallel to an earlier prototype
+    largest: float  # part of the views in the fullest prototype
+    mean_entropy: float  # of the mean assignment; ln K when all prototypes are used equally
+    entropy: float  # mean over single assignments; 0 when views are sure
+    consistency: float  # Eq. 4
+    agreement: float  # part of the images whose two views choose the same prototype
+
+    @property
+    def information(self) -> float:
+        """Nats that an assignment tells about its image: mean_entropy - entropy."""
+        return self.mean_entropy - self.entropy
+
+    def as_metrics(self) -> dict[str, float]:
+        return {**asdict(self), "information": self.information}
+
+
+def measure_health(log_p: Tensor, log_q: Tensor, prototypes: Tensor | None = None) -> PrototypeHealth:
+    """Health from log-assignments (B, K) of two views of the same images, and the prototype vectors (K, D)."""
+    both = torch.cat([log_p, log_q]).double()
+    count = both.shape[1]
+    mean = both.exp().mean(0)
+    sizes = both.argmax(1).bincount(minlength=count).double()
+    shares = (sizes / sizes.sum()).sort(descending=True).values
+    return PrototypeHealth(
+        prototypes=count,
+        images=len(log_p),
+        used=int((sizes > 0).sum()),
+        covering=min(count, int((shares.cumsum(0) < COVERAGE - 1e-9).sum()) + 1),
+        dead=int(((sizes == 0) & (mean < 0.1 / count)).sum()),
+        duplicates=0 if prototypes is None else count_duplicates(prototypes),
+        largest=shares[0].item(),
+        mean_entropy=torch.special.entr(mean).sum().item(),
+        entropy=-(both.exp() * both).nan_to_num(0).sum(1).mean().item(),
+        consistency=-(log_p.double() + log_q.double()).logsumexp(1).mean().item(),
+        agreement=(log_p.argmax(1) == log_q.argmax(1)).double().mean().item(),
+    )
+
+
+def count_duplicates(prototypes: Tensor, cosine: float = NEAR_DUPLICATE) -> int:
+    """Prototypes that are nearly parallel to an earlier one."""
+    unit = F.normalize(prototypes.float(), dim=1)
+    total = 0
+    for start in range(0, len(unit), 1024):
+        rows = unit[start : start + 1024]
+        earlier = (rows @ unit.T).tril(diagonal=start - 1)
+        total += int((earlier > cosine).any(1).sum())
+    return total
+
+
+def rank_me(features: Tensor) -> float:
+    """Effective rank: exp of the entropy of the normalised singular values (Garrido et al. 2023)."""
+    values = torch.linalg.svdvals(features.double())
+    p = values / values.sum() + 1e-7
+    return math.exp(float(torch.special.entr(p).sum()))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, in words."""
+
+    kind: str  # "few prototypes", "constant assignment", "near-duplicates"
+    severe: bool  # collapsed, as opposed to partly collapsed
+    text: str  # what is seen
+    remedy: str
+
+    def sentence(self, since: int | None = None) -> str:
+        when = "" if since is None else f" since epoch {since}"
+        return f"{self.text}{when}: {self.remedy}"
+
+
+def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> list[Finding]:
+    """What is wrong with these figures, the worst first; nothing when they are sound."""
+    count, ln_k = health.prototypes, math.log(health.prototypes)
+    few = max(1, count // 20)
+    findings = []
+    if health.covering <= few and count > 2:
+        findings.append(
+            Finding(
+                "few prototypes",
+                True,
+                f"collapsed: all images go to {health.covering} of {count} prototypes",
+                f"raise --prior-start (now {prior_start:g}) or lower the learning rate",
+            )
+        )
+    elif health.information < 0.02 * ln_k and epochs_done >= 3:
+        findings.append(
+            Finding(
+                "constant assignment",
+                True,
+                f"loss is stuck near ln K = {ln_k:.2f}: every image gets the same soft assignment",
+                "train longer, raise the learning rate, or lower --prior-start "
+                f"(now {prior_start:g}, but keep it above 2)",
+            )
+        )
+    elif health.covering < min(count, health.images) / 4:
+        findings.append(
+            Finding(
+                "few prototypes",
+                False,
+                f"partly collapsed: all images go to {health.covering} of {count} prototypes",
+                f"raise --prior-end, spread the decay with --prior-epochs, or ask for fewer --prototypes (now {count})",
+            )
+        )
+    if health.duplicates > count // 10 and not any(f.severe for f in findings):
+        findings.append(
+            Finding(
+                "near-duplicates",
+                False,
+                f"{health.duplicates} of {count} prototypes are near-duplicates of another",
+                f"ask for fewer --prototypes (now {count}) or raise --prior-end",
+            )
+        )
+    return findings
+
+
+def verdict(findings: list[Finding]) -> str:
+    """`healthy`, `partly collapsed` or `collapsed`."""
+    if any(f.severe for f in findings):
+        return "collapsed"
+    return "partly collapsed" if findings else "healthy"

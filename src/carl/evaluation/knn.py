@@ -1,0 +1,60 @@
+"""Weighted nearest-neighbour classification of frozen features (Wu et al. 2018)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+CHUNK = 1024  # test images at a time
+BANK_CHUNK = 65_536  # training images at a time: a chunk of similarities takes 256 MB
+
+
+def knn_scores(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    neighbours: Sequence[int],
+    temperature: float,
+    classes: int,
+) -> dict[int, Tensor]:
+    """Class scores (M, classes) for each k: the k nearest by cosine vote with weight exp(similarity / T)."""
+    bank, queries = F.normalize(train_features, dim=1), F.normalize(test_features, dim=1)
+    largest = min(max(neighbours), len(bank))
+    scores: dict[int, list[Tensor]] = {k: [] for k in neighbours}
+    for query in queries.split(CHUNK):
+        similarity, nearest = _nearest(query, bank, largest)
+        weights = ((similarity - 1) / temperature).exp()  # a common factor, so that no weight overflows
+        votes = train_labels[nearest]
+        for k in neighbours:
+            score = query.new_zeros(len(query), classes)
+            scores[k].append(score.scatter_add_(1, votes[:, :k], weights[:, :k]))
+    return {k: torch.cat(parts) for k, parts in scores.items()}
+
+
+def _nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most similar of the bank, the bank read in chunks so that a million features fit."""
+    best, place = query.new_full((len(query), 0), 0.0), torch.zeros(len(query), 0, dtype=torch.long)
+    for start in range(0, len(bank), BANK_CHUNK):
+        similarity = query @ bank[start : start + BANK_CHUNK].T
+        top, at = similarity.topk(min(k, similarity.shape[1]), dim=1)
+        best, place = torch.cat([best, top], 1), torch.cat([place, at + start], 1)
+        best, order = best.topk(min(k, best.shape[1]), dim=1)
+        place = place.gather(1, order)
+    return best, place
+
+
+def knn_accuracy(
+    train_features: Tensor,
+    train_labels: Tensor,
+    test_features: Tensor,
+    test_labels: Tensor,
+    neighbours: Sequence[int] = (20,),
+    temperature: float = 0.1,
+) -> dict[int, float]:
+    """Top-1 accuracy in percent for each number of neighbours."""
+    classes = int(torch.max(train_labels.max(), test_labels.max())) + 1
+    scores = knn_scores(train_features, train_labels, test_features, neighbours, temperature, classes)
+    return {k: 100 * (s.argmax(1) == test_labels).float().mean().item() for k, s in scores.items()}

@@ -1,0 +1,66 @@
+"""What stands on the encoder while it learns: the projection head and the prototypes."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+EmbeddingNorm = Literal["none", "l2", "batch"]
+
+
+class ProjectionHead(nn.Sequential):
+    """Multilayer perceptron from representation to embedding, 512 -> 512 -> 128 in the paper (appendix A).
+
+    Batch norm follows each hidden layer, before its ReLU; a linear layer before a batch norm needs no bias.
+    """
+
+    def __init__(self, input_dim: int, hidden_dim: int, output_dim: int, hidden_layers: int, batch_norm: bool) -> None:
+        layers: list[nn.Module] = []
+        for _ in range(hidden_layers):
+            layers.append(nn.Linear(input_dim, hidden_dim, bias=not batch_norm))
+            if batch_norm:
+                layers.append(nn.BatchNorm1d(hidden_dim))
+            layers.append(nn.ReLU(inplace=True))
+            input_dim = hidden_dim
+        layers.append(nn.Linear(input_dim, output_dim))
+        super().__init__(*layers)
+
+
+class Prototypes(nn.Module):
+    """K learnable prototypes: embeddings (B, D) -> energies q (B, K), q[j] = <z, c_j> / temperature (Eq. 2).
+
+    The paper says "a linear layer" and no more, so each reading is an option; the defaults are Eq. 2 as written:
+    no bias, no normalisation, temperature 1. Computed in float32 under autocast too, as in CARP.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        count: int,
+        bias: bool = False,
+        normalize: bool = False,
+        embedding_norm: EmbeddingNorm = "none",
+        temperature: float = 1.0,
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.linear = nn.Linear(dim, count, bias=bias)
+        if scale is not None:
+            nn.init.normal_(self.linear.weight, std=scale)
+        self.normalize = normalize
+        self.temperature = temperature
+        self.embedding_norm = embedding_norm
+        self.batch_norm = nn.BatchNorm1d(dim, affine=False) if embedding_norm == "batch" else None
+
+    def forward(self, embeddings: Tensor) -> Tensor:
+        with torch.autocast(embeddings.device.type, enabled=False):
+            z = embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
+            if self.batch_norm is not None:
+                z = self.batch_norm(z)
+            elif self.embedding_norm == "l2":
+                z = F.normalize(z, dim=1)
+            weight = F.normalize(self.linear.weight, dim=1) if self.normalize else self.linear.weight
+            return F.linear(z, weight, self.linear.bias) / self.temperature

@@ -1,0 +1,152 @@
+"""Convolutions that multiply only the taps that meet the image, for the smallest maps on a CPU.
+
+ResNet-18 with the ImageNet stem at 32 px ends in maps of 2x2 and 1x1, where most taps of a 3x3 kernel multiply
+padding: 8 of 9 on a 1x1 map. oneDNN multiplies them all the same, and its backward pass is slower still.
+
+Shapes: N images, I input channels, O output channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# One dimension of a 2x2 map: two pixels, three taps (l, c, r), padding 1. As Karatsuba, three products, not four:
+#   y0 = c x0 + r x1 = c (x0 + x1) + (r - c) x1
+#   y1 = l x0 + c x1 = c (x0 + x1) + (l - c) x0
+# In two dimensions nine products instead of sixteen (1.3x faster in forward + backward than the dense 4I x 4O
+# matrix), and nothing is repeated. The coefficients are -1, 0 and 1: no accuracy is lost.
+TAPS_TO_FACTORS = ((1.0, -1.0, 0.0), (0.0, 1.0, 0.0), (0.0, -1.0, 1.0))  # (l, c, r) -> (l - c, c, r - c)
+PIXELS_TO_FACTORS = ((1.0, 0.0), (1.0, 1.0), (0.0, 1.0))  # (x0, x1) -> (x0, x0 + x1, x1)
+PRODUCTS_TO_PIXELS = ((0.0, 1.0, 1.0), (1.0, 1.0, 0.0))  # products of the factors -> (y0, y1)
+
+# Below these oneDNN is as fast: copying the taps, or calling a few more operations, is not repaid.
+MINIMUM_BATCH = 32
+MINIMUM_CHANNELS = 64
+IMAGE_CHANNELS = 4  # a convolution of so few channels is the stem
+
+# torch < 2.7 cannot tell an export from a compilation: there both keep the plain convolution.
+_is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
+
+
+class TinyMapConv2d(nn.Conv2d):
+    """An `nn.Conv2d` that becomes matrix products on tiny maps; elsewhere it is the plain convolution.
+
+    Parameters, state dict, outputs and gradients are those of `nn.Conv2d`.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not (_was_measured(self, input) and len(input) >= MINIMUM_BATCH):
+            return super().forward(input)
+        size = tuple(input.shape[2:])
+        stride = self.stride[0]
+        if self.kernel_size == (1, 1):
+            if size in ((1, 1), (2, 2)) or (size == (4, 4) and stride == 2):
+                return _pointwise(input[:, :, ::stride, ::stride], self.weight, self.bias)
+        elif size == (1, 1) or (size in ((2, 2), (4, 4)) and stride == 2):
+            return _product_for_each_output(input, self.weight, self.bias, stride)
+        elif size == (2, 2) and self._keeps_precision_in_sums(input):
+            return _two_by_two(input, self.weight, self.bias)
+        return super().forward(input)
+
+    def _keeps_precision_in_sums(self, input: Tensor) -> bool:
+        """Sums of bfloat16 factors would round more than the convolution does."""
+        return input.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
+
+
+class ChannelsLastConv2d(nn.Conv2d):
+    """An `nn.Conv2d` that takes its images channels-last on a CPU, and so hands that order to all that follows.
+
+    oneDNN and max-pool work faster on it; the values are the same.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if _was_measured(self, input):
+            input = input.contiguous(memory_format=torch.channels_last)
+        return super().forward(input)
+
+
+def _was_measured(conv: nn.Conv2d, input: Tensor) -> bool:
+    """Whether the tensors are of a kind for which the faster ways were measured and are right."""
+    if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+        return False  # an exported graph may run on any device
+    return input.device.type == "cpu" and input.dim() == 4 and input.shape[1] == conv.in_channels
+
+
+def _product_for_each_output(map: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
+    """A 3x3 convolution by one matrix product for each output pixel, of the taps that meet the map there."""
+    images, _, height, width = map.shape
+    pixels, taps = map.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)  # (N, H, W, I), (O, 3, 3, I)
+    rows, columns = _meetings(height, stride), _meetings(width, stride)
+    outputs = [
+        functional.linear(pixels[:, y, x].flatten(1), taps[:, tap_y, tap_x].flatten(1), bias)  # (N, O)
+        for y, tap_y in rows
+        for x, tap_x in columns
+    ]
+    stacked = outputs[0] if len(outputs) == 1 else torch.stack(outputs, dim=1)  # a stack of one would copy
+    return stacked.view(images, len(rows), len(columns), -1).permute(0, 3, 1, 2)
+
+
+def _meetings(size: int, stride: int) -> list[tuple[slice, slice]]:
+    """For each output along one dimension (padding 1): the input pixels it sees, and the taps that meet them."""
+    return [
+        (slice(max(start, 0), min(start + 3, size)), slice(max(-start, 0), min(size - start, 3)))
+        for start in range(-1, size - 1, stride)
+    ]
+
+
+def _pointwise(map: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A 1x1 convolution: one linear layer for all pixels; the result is channels-last."""
+    return functional.linear(map.permute(0, 2, 3, 1), weight.flatten(1), bias).permute(0, 3, 1, 2)
+
+
+def _two_by_two(map: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A 3x3 convolution with stride 1 of a 2x2 map, by nine products of (N, I) with (I, O) matrices."""
+    images, channels = map.shape[:2]
+    outputs = weight.shape[0]
+    pixels = map.flatten(2).permute(2, 0, 1).reshape(4, images * channels)
+    taps = weight.flatten(2).permute(2, 0, 1).reshape(9, outputs * channels)
+    map_factors = (_both_dimensions(PIXELS_TO_FACTORS, map) @ pixels).view(9, images, channels)
+    tap_factors = (_both_dimensions(TAPS_TO_FACTORS, weight) @ taps).view(9, outputs, channels)
+    products = torch.bmm(map_factors, tap_factors.transpose(1, 2)).view(9, images * outputs)
+    result = (products.t() @ _both_dimensions(PRODUCTS_TO_PIXELS, map).t()).view(images, outputs, 2, 2)
+    if bias is not None:
+        result = result + bias[:, None, None]
+    return result.contiguous(memory_format=torch.channels_last) if _is_channels_last(map) else result
+
+
+def _both_dimensions(matrix: tuple[tuple[float, ...], ...], like: Tensor) -> Tensor:
+    """The matrix applied to the height and to the width, as one matrix on the flattened map."""
+    one_dimension = like.new_tensor(matrix)
+    return torch.kron(one_dimension, one_dimension)
+
+
+def _is_channels_last(map: Tensor) -> bool:
+    return map.is_contiguous(memory_format=torch.channels_last)
+
+
+def adapt_to_tiny_maps(module: nn.Module) -> nn.Module:
+    """Make a module's convolutions fast on a CPU where its maps are tiny, in place; the module is returned.
+
+    The objects stay (parameters, hooks, references held elsewhere), only their class changes. Subclasses of
+    `nn.Conv2d` are left alone: their forward is their own.
+    """
+    for child in module.modules():
+        if type(child) is nn.Conv2d:
+            if _is_eligible(child):
+                child.__class__ = TinyMapConv2d
+            elif child.in_channels <= IMAGE_CHANNELS:
+                child.__class__ = ChannelsLastConv2d
+    return module
+
+
+def _is_eligible(conv: nn.Conv2d) -> bool:
+    return (
+        min(conv.in_channels, conv.out_channels) >= MINIMUM_CHANNELS
+        and (conv.kernel_size, conv.padding) in (((3, 3), (1, 1)), ((1, 1), (0, 0)))
+        and conv.stride in ((1, 1), (2, 2))
+        and conv.dilation == (1, 1)
+        and conv.groups == 1
+        and conv.padding_mode == "zeros"
+    )

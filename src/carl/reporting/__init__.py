@@ -1,0 +1,1 @@
+"""Pages and tables from run directories; reads files alone, imports no torch."""

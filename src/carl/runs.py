@@ -1,0 +1,142 @@
+"""The run directory: the only thing that passes between training, evaluation and report."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save
+from torch import Tensor, nn
+
+from carl import files
+from carl.config import Config, read_toml, resolve, to_toml
+from carl.errors import UserError
+from carl.methods import find_method
+
+FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
+
+
+class RunDirectory:
+    """Paths and files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.config_file = path / "config.toml"
+        self.environment_file = path / "environment.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.encoder_file = path / "encoder.safetensors"
+        self.head_file = path / "head.safetensors"
+        self.checkpoint_file = path / "checkpoint.pt"
+        self.gallery_file = path / "gallery.npz"
+        self.report_file = path / "report.html"
+        self.results = path / "results"
+
+    @classmethod
+    def create(cls, path: Path, config: Config, command: list[str]) -> RunDirectory:
+        """A new run; refuses a directory that already holds anything."""
+        cls.check_free(path)
+        run = cls(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make run directory {path}: {error.strerror}; choose another --out") from None
+        files.write_text(run.config_file, to_toml(config))
+        files.write_json(run.environment_file, environment(command))
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> RunDirectory:
+        if not (path / "config.toml").is_file():
+            what = "is not a run directory (it has no config.toml)" if path.is_dir() else "does not exist"
+            raise UserError(f"{path} {what}; give the directory that `carl pretrain` printed")
+        return cls(path)
+
+    @staticmethod
+    def check_free(path: Path) -> None:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(
+                f"run directory {path} exists; choose another --out, or go on with `carl pretrain --resume {path}`"
+            )
+
+    def read_config(self) -> Config:
+        layer = read_toml(self.config_file)
+        name = layer.get("method", {}).get("name", "carl")
+        return resolve([layer], find_method(name).Options)
+
+    def write_config(self, config: Config) -> None:
+        files.write_text(self.config_file, to_toml(config))
+
+    def save_weights(self, encoder: nn.Module, head: nn.Module) -> None:
+        write_weights(self.encoder_file, encoder)
+        write_weights(self.head_file, head)
+
+    def keep_encoder(self, encoder: nn.Module, head: nn.Module, epoch: int) -> None:
+        """A copy that later epochs do not overwrite: encoders/epoch-0100.safetensors and its head."""
+        write_weights(self.path / "encoders" / f"epoch-{epoch:04d}.safetensors", encoder)
+        write_weights(self.path / "encoders" / f"epoch-{epoch:04d}-head.safetensors", head)
+
+
+def free_name(folder: Path, name: str) -> Path:
+    """folder/name, or folder/name-2 and so on if that is taken."""
+    path, number = folder / name, 2
+    while path.exists():
+        path, number = folder / f"{name}-{number}", number + 1
+    return path
+
+
+def write_weights(path: Path, module: nn.Module) -> None:
+    state: Mapping[str, Tensor] = module.state_dict()
+    with files.atomic_writer(path) as file:
+        file.write(save({key: value.detach().cpu().contiguous() for key, value in state.items()}))
+
+
+def read_weights_into(path: Path, module: nn.Module) -> None:
+    try:
+        module.load_state_dict(load_file(path))
+    except Exception as error:  # a damaged file and a foreign one differ only in their message
+        reason = (str(error).splitlines() or ["unreadable"])[0]
+        raise UserError(f"{path} does not fit this run: {reason}; restore the file or train again") from None
+
+
+def environment(command: list[str]) -> dict[str, Any]:
+    """Where and with what a run was made."""
+    packages = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
+    return {
+        "format": FORMAT,
+        "command": command,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "packages": {name: _version(name) for name in packages},
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "git_revision": _git_revision(),
+        "executable": sys.executable,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    """Revision of the source this package runs from, None for an installed copy."""
+    here = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()

@@ -1,0 +1,57 @@
+"""One optimiser step from a batch that goes through the encoder in parts.
+
+Plain accumulation would average the losses of the parts, and CARL's prior would see the mean assignment of a
+part instead of the batch's. Here each part goes through the encoder twice: first without gradients, to give the
+objective the whole batch; then again with them, to send the objective's gradient back (Gao et al. 2021,
+GradCache). The loss and its gradient are those of the whole batch. What changes: one more forward pass, and batch
+norm, which normalises within a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from carl.data.batches import Batch
+from carl.methods.base import Method, Metrics
+
+
+@contextmanager
+def running_statistics_kept(module: nn.Module) -> Iterator[None]:
+    """Batch norms normalise by the batch inside, and do not move their running statistics."""
+    norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
+    for norm in norms:
+        norm.track_running_stats = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.track_running_stats = True
+
+
+def backward_in_parts(
+    method: Method, batch: Batch, progress: float, parts: int, autocast: torch.autocast, scale: Tensor | float
+) -> Metrics:
+    """Gradients of the whole batch's loss (times `scale`) into the parameters; the figures to log."""
+    size = len(batch.indices) // parts
+    pieces = [batch.part(slice(start, start + size)) for start in range(0, size * parts, size)]
+    random_states = []
+    with torch.no_grad(), running_statistics_kept(method), autocast:
+        outputs = []
+        for piece in pieces:
+            random_states.append(torch.get_rng_state())
+            outputs.append(method.represent(piece))
+    represented = torch.cat(outputs, dim=1).requires_grad_()
+    with autocast:
+        loss, metrics = method.objective(represented, batch.part(slice(0, size * parts)), progress)
+    (loss * scale).backward()
+    assert represented.grad is not None
+    for piece, gradient, state in zip(pieces, represented.grad.split(size, dim=1), random_states, strict=True):
+        torch.set_rng_state(state)  # the same dropout as in the first pass
+        with autocast:
+            output = method.represent(piece)
+        output.backward(gradient.to(output.dtype))
+    return metrics

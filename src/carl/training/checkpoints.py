@@ -1,0 +1,50 @@
+"""All that resume needs, in one file that is never unpickled blindly."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from carl import files
+from carl.errors import UserError
+from carl.runs import FORMAT
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a run after `step` optimiser steps."""
+
+    step: int
+    method: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+    random_state: Tensor  # of torch's CPU generator, for dropout and the like
+    device_random_state: Tensor | None  # of the GPU's generator
+    data_fingerprint: str
+    seconds: float  # spent training so far
+
+
+def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
+    with files.atomic_writer(path) as file:
+        torch.save({"format": FORMAT, **vars(checkpoint)}, file)
+
+
+def load_checkpoint(path: Path) -> Checkpoint:
+    if not path.is_file():
+        raise UserError(f"{path} does not exist, so this run cannot be resumed; start it again with another --out")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        found = state.pop("format")
+    except Exception as error:  # damaged and foreign files fail in many ways
+        reason = (str(error).splitlines() or ["unreadable"])[0]
+        raise UserError(f"{path} is not a checkpoint of ours: {reason}; start again with another --out") from None
+    if found != FORMAT:
+        raise UserError(f"{path} has format {found}, not {FORMAT}; resume with the version of carl that wrote it")
+    try:
+        return Checkpoint(**state)
+    except TypeError as error:
+        raise UserError(f"{path} is not a checkpoint of ours: {error}; start again with another --out") from None

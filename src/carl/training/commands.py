@@ -1,0 +1,91 @@
+"""What `carl pretrain` does around a run: choose between start and resume, and say how it ended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from carl import distributed
+from carl.assembly import gather_facts, load_data, pick_device, with_absolute_source
+from carl.config import Config, Layer, resolve
+from carl.data.images import Dataset
+from carl.errors import UserError
+from carl.methods import DataFacts, find_method
+from carl.reporting.report import write_report
+from carl.runs import RunDirectory, free_name
+from carl.training.console import Console
+from carl.training.loop import Interrupted
+from carl.training.pretrain import check_resumable, plan, run_pretraining, summary
+
+
+def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[str]) -> None:
+    """Start a run or go on with one; ends the process with 130 or 143 when a signal ended the run."""
+    console = Console(silent=os.environ.get("RANK", "0") != "0")
+    layer = with_absolute_source(layer)
+    extended_from: int | None = None
+    found = _run_to_resume(out, resume)
+    if found is not None:
+        run = found
+        config, dataset, facts, extended_from = _reopened(run, layer)
+        device = distributed.start(pick_device(config.train.device))
+    else:
+        if not layer.get("data", {}).get("source"):
+            raise UserError("no DATA given; name a data set, a folder or a file, for example: carl pretrain shapes")
+        if out is not None:
+            RunDirectory.check_free(out)
+        config, dataset, facts = plan(layer)
+        device = distributed.start(pick_device(config.train.device))
+        path = Path(distributed.agreed(str(out or free_name(Path("runs"), _run_name(config)))))
+        run = RunDirectory.create(path, config, command) if distributed.is_main() else RunDirectory(path)
+    for note in dataset.notes:
+        console.say(note)
+    console.say(f"{_described(config, facts)}, on {device}\nrun directory: {run.path}")
+    try:
+        trainer = run_pretraining(config, dataset, facts, run, device, console, extended_from)
+        for line in summary(trainer):
+            console.say(line)
+        if config.log.report and distributed.is_main():
+            console.say(f"report: {write_report(run.path)}")
+        console.say(f"encoder: {run.encoder_file}")
+    except Interrupted as interruption:
+        console.say(f"stopped by {interruption}, all is saved; go on with: carl pretrain --resume {run.path}")
+        sys.exit(128 + interruption.signum)
+    finally:
+        distributed.stop()
+
+
+def _run_to_resume(out: Path | None, resume: str | None) -> RunDirectory | None:
+    """The run to go on with: one that is named, or --out if it is there and we may."""
+    if resume is not None and resume != "auto":
+        return RunDirectory.open(Path(resume))
+    if resume == "auto" and out is None:
+        raise UserError("--resume auto needs to know the run; add --out RUN")
+    goes_on = resume == "auto" or distributed.restarted()
+    return RunDirectory.open(out) if goes_on and out is not None and (out / "config.toml").exists() else None
+
+
+def _reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, DataFacts, int | None]:
+    """A run's configuration with what the user adds now, its data, and the epochs it had if it gets more."""
+    stored = run.read_config()
+    config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
+    check_resumable(stored, config)
+    dataset = load_data(config)
+    if config != stored and os.environ.get("RANK", "0") == "0":
+        run.write_config(config)
+    extended_from = stored.train.epochs if config.train.epochs > stored.train.epochs else None
+    return config, dataset, gather_facts(config, dataset), extended_from
+
+
+def _run_name(config: Config) -> str:
+    return f"{Path(config.data.source).stem}-{config.method.name}"
+
+
+def _described(config: Config, facts: DataFacts) -> str:
+    prototypes = getattr(config.method, "prototypes", None)
+    return (
+        f"{config.method.name} on {facts.name}: {facts.images} images of {facts.image_size} px, "
+        f"{config.model.backbone}{'' if config.model.stem == 'imagenet' else ' (small stem)'}, "
+        + (f"{prototypes} prototypes, " if prototypes else "")
+        + f"{config.train.epochs} epochs, batch {config.train.batch_size}"
+    )

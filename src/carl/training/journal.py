@@ -1,0 +1,117 @@
+"""metrics.jsonl, always; TensorBoard and Weights & Biases for those who ask."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, TextIO
+
+from carl import files
+from carl.config import Config, LogConfig
+from carl.errors import UserError
+
+Record = dict[str, Any]
+
+
+def read_records(path: Path) -> list[Record]:
+    """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
+    records: list[Record] = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if isinstance(record, dict):
+                records.append(record)
+    return records
+
+
+class Journal:
+    """Appends records, each flushed at once; on resume drops those after the checkpoint."""
+
+    def __init__(self, path: Path, config: Config, last_step: int, write: bool = True) -> None:
+        self.records = [r for r in read_records(path) if r.get("step", 0) <= last_step]
+        self._file: TextIO | None = None
+        self._sinks: list[_Sink] = []
+        if write:
+            files.write_text(path, "".join(json.dumps(r) + "\n" for r in self.records))
+            self._file = path.open("a", encoding="utf-8")
+            self._sinks = _open_sinks(config.log, path.parent, config)
+
+    def write(self, kind: str, step: int, epoch: float, **values: Any) -> None:
+        """A line of one kind: `step`, `epoch`, `probe`, `event`."""
+        record = {"kind": kind, "step": step, "epoch": round(epoch, 4), **values}
+        self.records.append(record)
+        if self._file is not None:
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+        for sink in self._sinks:
+            sink.write(kind, step, numbers)
+
+    def of_kind(self, kind: str) -> list[Record]:
+        return [r for r in self.records if r["kind"] == kind]
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        for sink in self._sinks:
+            sink.close()
+
+
+class _Sink:
+    def write(self, kind: str, step: int, numbers: dict[str, float]) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class _TensorBoard(_Sink):
+    def __init__(self, folder: Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise UserError(
+                "log.tensorboard needs TensorBoard; pip install 'carl-ssl[tensorboard]' or leave it off"
+            ) from None
+        self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, kind: str, step: int, numbers: dict[str, float]) -> None:
+        for name, value in numbers.items():
+            self._writer.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Wandb(_Sink):
+    def __init__(self, folder: Path, config: Config) -> None:
+        try:
+            import wandb
+        except ImportError:
+            raise UserError("log.wandb needs wandb; pip install 'carl-ssl[wandb]' or leave it off") from None
+        self._run: Any = wandb.init(
+            project=config.log.wandb_project,
+            dir=str(folder),
+            name=folder.name,
+            id=folder.name,
+            resume="allow",
+            config=config.model_dump(mode="json"),
+        )
+
+    def write(self, kind: str, step: int, numbers: dict[str, float]) -> None:
+        self._run.log({f"{kind}/{name}": value for name, value in numbers.items()}, step=step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _open_sinks(log: LogConfig, folder: Path, config: Config) -> list[_Sink]:
+    sinks: list[_Sink] = []
+    if log.tensorboard:
+        sinks.append(_TensorBoard(folder))
+    if log.wandb:
+        sinks.append(_Wandb(folder, config))
+    return sinks

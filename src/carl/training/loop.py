@@ -1,0 +1,265 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from carl import distributed
+from carl.config import Config
+from carl.data.batches import Batch, Batches
+from carl.errors import UserError
+from carl.methods import Method
+from carl.methods.base import EmbedFn, Metrics
+from carl.optim import build_optimizer, clip_gradients, rate_at, set_rate
+from carl.runs import RunDirectory
+from carl.training.accumulation import backward_in_parts
+from carl.training.checkpoints import Checkpoint, save_checkpoint
+from carl.training.console import Console
+from carl.training.journal import Journal
+from carl.training.probe import Probe, since
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Interrupted(Exception):
+    """Ctrl-C or SIGTERM; the run is saved."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signal.Signals(signum).name)
+        self.signum = signum
+
+
+class Trainer:
+    """Trains a method and leaves everything in its run directory."""
+
+    def __init__(
+        self,
+        config: Config,
+        method: Method,
+        batches: Batches,
+        probe: Probe,
+        run: RunDirectory,
+        journal: Journal,
+        console: Console,
+        data_fingerprint: str,
+        embed_all: EmbedFn,
+    ) -> None:
+        self.config, self.method, self.batches, self.probe = config, method, batches, probe
+        self.run, self.journal, self.console = run, journal, console
+        self.data_fingerprint, self.embed_all, self.device = data_fingerprint, embed_all, batches.device
+        self.optimizer = build_optimizer(method, config.optim)
+        precision = config.train.precision
+        self.autocast = torch.autocast(
+            self.device.type, dtype=PRECISIONS.get(precision, torch.bfloat16), enabled=precision != "fp32"
+        )
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
+        self.compute: Any = method
+        if distributed.world_size() > 1:
+            self.compute = DistributedDataParallel(method)
+        self.step, self.seconds, self._started = 0, 0.0, time.monotonic()
+        self.total_steps = config.train.epochs * batches.steps_per_epoch
+        self._window: list[Metrics] = []
+        self._window_started, self._window_images, self._speed = time.monotonic(), 0, 0.0
+        self._first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+        self._signal: int | None = None
+        self._saved_step = -1
+
+    def train(self) -> None:
+        """From wherever the run is to its last epoch."""
+        train, per_epoch = self.config.train, self.batches.steps_per_epoch
+        with self._signals_noticed(), self._display():
+            if self.step == 0:
+                self._probe(epoch=0)
+            while self.step < self.total_steps:
+                epoch, done = divmod(self.step, per_epoch)
+                if done == 0:
+                    self.method.before_epoch(epoch, self.embed_all)
+                self._reset_clock()
+                for batch in self.batches.epoch(epoch, first_step=done):
+                    self._window.append(self._train_step(batch))
+                    self.step += 1
+                    self._guard(at_once=self.device.type == "cpu")
+                    if self.step % self.config.log.every == 0 or self.step % per_epoch == 0:
+                        self._log()
+                    if self._signal is not None:
+                        self.save()
+                        raise Interrupted(self._signal)
+                    if train.checkpoint_steps and self.step % train.checkpoint_steps == 0:
+                        self.save()
+                self._end_epoch(epoch + 1)
+
+    def _train_step(self, batch: Batch) -> Metrics:
+        train, optim = self.config.train, self.config.optim
+        progress = self.step / self.total_steps
+        set_rate(self.optimizer, rate_at(optim, train.batch_size, progress, train.epochs))
+        self.optimizer.zero_grad(set_to_none=True)
+        if train.accumulate > 1:
+            scale: Tensor | float = self.scaler.scale(torch.ones((), device=self.device))
+            metrics = backward_in_parts(self.method, batch, progress, train.accumulate, self.autocast, scale)
+        else:
+            with self.autocast:
+                loss, metrics = self.compute(batch, progress)
+            self.scaler.scale(loss).backward()
+        self.method.after_backward(progress)
+        if optim.clip:
+            self.scaler.unscale_(self.optimizer)
+            clip_gradients(self.method.parameters(), optim.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.method.after_step(progress)
+        self._window_images += train.batch_size
+        return {name: value.detach() for name, value in metrics.items()}
+
+    def _guard(self, at_once: bool) -> None:
+        """Stop at a non-finite loss. Elsewhere than on a CPU the flag is read only when logging: no host sync."""
+        finite = self._window[-1]["loss"].isfinite() | (self._first_bad >= 0)
+        self._first_bad = torch.where(finite, self._first_bad, self.step)
+        if at_once:
+            bad = int(self._first_bad)
+            if bad >= 0:
+                epoch = (bad - 1) // self.batches.steps_per_epoch + 1
+                raise UserError(
+                    f"the loss is not finite at step {bad} (epoch {epoch}); the last good checkpoint is "
+                    f"{self._last_checkpoint()}; lower the learning rate (now {self.config.optim.lr:g}), or train with "
+                    "train.precision=fp32"
+                )
+
+    def _last_checkpoint(self) -> str:
+        return str(self.run.checkpoint_file) if self.run.checkpoint_file.exists() else "none yet"
+
+    def _log(self) -> None:
+        self._guard(at_once=True)
+        names = list(self._window[0])
+        means = torch.stack([torch.stack([w[n].float() for w in self._window]).mean() for n in names]).tolist()
+        values = dict(zip(names, means, strict=True))
+        self._speed = self._window_images / max(time.monotonic() - self._window_started, 1e-9)
+        last = (self.step - 1) / self.total_steps
+        train = self.config.train
+        values["lr"] = rate_at(self.config.optim, train.batch_size, last, train.epochs)
+        values.update(self.method.scheduled(last))
+        epoch = self.step / self.batches.steps_per_epoch
+        self.journal.write("step", self.step, epoch, images_per_second=round(self._speed, 1), **values)
+        self._shown = {**values, "img/s": self._speed}
+        self.console.show_step(
+            self.step, self.total_steps, math.ceil(epoch), train.epochs, self._shown, self._seconds_left()
+        )
+        self._reset_clock()
+
+    def _seconds_left(self) -> float:
+        return (self.total_steps - self.step) * self.config.train.batch_size / max(self._speed, 1e-9)
+
+    def _reset_clock(self) -> None:
+        self._window, self._window_started, self._window_images = [], time.monotonic(), 0
+
+    def _end_epoch(self, epoch: int) -> None:
+        every = self.config.probe.every
+        if every and (epoch % every == 0 or epoch == self.config.train.epochs):
+            self._probe(epoch)
+        if not self.console.interactive:
+            self.console.show_line(epoch, self.config.train.epochs, self._shown, self._seconds_left())
+        if epoch in self.config.train.keep_epochs and distributed.is_main():
+            self.run.keep_encoder(self.method.encoder, self.method.head, epoch)
+        self.save()
+
+    def _probe(self, epoch: int) -> None:
+        if not self.config.probe.every or not distributed.is_main():
+            return
+        result = self.probe.run(self.method, epoch)
+        earlier = self.journal.of_kind("probe")
+        words = [finding.sentence(since(finding.kind, earlier, epoch)) for finding in result.findings]
+        known = {text for record in earlier for text in record.get("warnings", ())}
+        self.journal.write("probe", self.step, epoch, **result.record(), warnings=words)
+        self.console.show_probe(result.summary())
+        if epoch == 0:
+            self.console.say(f"before training: {result.summary()}")
+            return  # an untrained model has no health to judge
+        for text in words:
+            if text not in known:
+                self.console.say(f"warning: {text}", style="yellow")
+
+    def save(self) -> None:
+        """The checkpoint and the weights, unless this step is saved already."""
+        if self._saved_step == self.step:
+            return
+        self._guard(at_once=True) if self._window else None
+        if not all(torch.stack([p.isfinite().all() for p in self.method.parameters()]).tolist()):
+            raise UserError(
+                f"the weights are not finite after step {self.step}; the last good checkpoint is "
+                f"{self._last_checkpoint()}; lower the learning rate (now {self.config.optim.lr:g})"
+            )
+        self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
+        self._saved_step = self.step
+        if distributed.is_main():
+            save_checkpoint(self.run.checkpoint_file, self._checkpoint())
+            self.run.save_weights(self.method.encoder, self.method.head)
+        distributed.barrier()
+
+    def _checkpoint(self) -> Checkpoint:
+        on_cuda = self.device.type == "cuda"
+        return Checkpoint(
+            step=self.step,
+            method=self.method.state_dict(),
+            optimizer=self.optimizer.state_dict(),
+            scaler=self.scaler.state_dict(),
+            random_state=torch.get_rng_state(),
+            device_random_state=torch.cuda.get_rng_state(self.device) if on_cuda else None,
+            data_fingerprint=self.data_fingerprint,
+            seconds=self.seconds,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, as if the run had never stopped."""
+        try:
+            self.method.load_state_dict(checkpoint.method)
+            self.optimizer.load_state_dict(checkpoint.optimizer)
+        except (RuntimeError, ValueError, KeyError) as error:
+            reason = str(error).splitlines()[0]
+            raise UserError(
+                f"{self.run.checkpoint_file} does not fit config.toml: {reason}; restore the one it was made with"
+            ) from None
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(checkpoint.scaler)
+        torch.set_rng_state(checkpoint.random_state)
+        if checkpoint.device_random_state is not None and self.device.type == "cuda":
+            torch.cuda.set_rng_state(checkpoint.device_random_state, self.device)
+        self.step = self._saved_step = checkpoint.step
+        self.seconds = checkpoint.seconds
+
+    @contextmanager
+    def _signals_noticed(self) -> Iterator[None]:
+        """Ctrl-C and SIGTERM end the run at the next step, saved; a second one ends it at once."""
+
+        def notice(signum: int, frame: FrameType | None) -> None:
+            if self._signal is not None:
+                raise KeyboardInterrupt
+            self._signal = signum
+
+        previous = {}
+        try:
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                previous[signum] = signal.signal(signum, notice)
+        except ValueError:  # not in the main thread: the caller handles signals
+            pass
+        try:
+            yield
+        finally:
+            for signum, handler in previous.items():
+                signal.signal(signum, handler)
+
+    @contextmanager
+    def _display(self) -> Iterator[None]:
+        self.console.start()
+        try:
+            yield
+        finally:
+            self.console.stop()

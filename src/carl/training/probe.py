@@ -1,0 +1,124 @@
+"""The look at the model while it trains: prototype health, and a kNN probe when labels are there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carl.config import Config
+from carl.data.images import UNLABELLED, Dataset, Split
+from carl.data.views import Views
+from carl.evaluation.features import extract_features, frozen
+from carl.evaluation.health import Finding, PrototypeHealth, examine, measure_health, rank_me, verdict
+from carl.evaluation.knn import knn_accuracy
+from carl.methods import Method
+from carl.training.journal import Record
+
+PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    health: PrototypeHealth | None  # None for methods without prototypes
+    rank: float
+    knn: float | None  # None without labels
+    findings: list[Finding]
+
+    def record(self) -> Record:
+        record: Record = {} if self.health is None else dict(self.health.as_metrics())
+        record["rank_me"] = self.rank
+        if self.knn is not None:
+            record["knn"] = self.knn
+        record["verdict"] = verdict(self.findings)
+        record["findings"] = [finding.kind for finding in self.findings]
+        return record
+
+    def summary(self) -> str:
+        parts = [] if self.knn is None else [f"kNN probe {self.knn:.1f}%"]
+        if self.health is not None:
+            parts.append(f"{self.health.used}/{self.health.prototypes} prototypes")
+            parts.append(f"views agree {100 * self.health.agreement:.0f}%")
+        return "  ".join([*parts, f"RankMe {self.rank:.0f}"])
+
+
+class Probe:
+    """Reads a fixed sample with the frozen model; changes nothing that training depends on."""
+
+    def __init__(self, config: Config, dataset: Dataset, views: Views, device: torch.device) -> None:
+        self.config, self.dataset, self.views, self.device = config, dataset, views, device
+        self.sample = _chosen(len(dataset.pretraining), config.probe.images)
+        self.voters = _labelled_rows(dataset.train, config.probe.train_images)
+        self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
+
+    def run(self, method: Method, epochs_done: int) -> ProbeResult:
+        image_size = self.config.data.image_size
+        assert image_size is not None
+        health, findings = self._health(method), []
+        if health is not None:
+            start = getattr(self.config.method, "prior_start", 0.0)
+            findings = examine(health, start, epochs_done)
+        features = self._features(method, self.dataset.pretraining, self.sample)
+        return ProbeResult(health, rank_me(features), self._knn(method), findings)
+
+    def _features(self, method: Method, split: Split, rows: np.ndarray) -> Tensor:
+        size = self.config.data.image_size
+        assert size is not None
+        return extract_features(method.encoder, split, self.dataset.statistics, size, self.device, rows)
+
+    def _health(self, method: Method) -> PrototypeHealth | None:
+        split = self.dataset.pretraining
+        first: list[Tensor] = []
+        second: list[Tensor] = []
+        with frozen(method):
+            for start in range(0, len(self.sample), 256):
+                rows = self.sample[start : start + 256]
+                images = torch.from_numpy(split.images.gather(rows)).to(self.device)
+                views = self.views(images, torch.from_numpy(rows).to(self.device), PROBE_EPOCH)
+                log_p, log_q = method.log_assignments(views[0]), method.log_assignments(views[1])
+                if log_p is None or log_q is None:
+                    return None
+                first.append(log_p.float().cpu())
+                second.append(log_q.float().cpu())
+        return measure_health(torch.cat(first), torch.cat(second), method.prototype_vectors())
+
+    def _knn(self, method: Method) -> float | None:
+        train, test = self.dataset.train, self.dataset.test
+        if self.voters is None or self.judged is None or test is None:
+            return None
+        assert train.labels is not None
+        assert test.labels is not None
+        k = self.config.probe.neighbours
+        accuracy = knn_accuracy(
+            self._features(method, train, self.voters),
+            torch.from_numpy(train.labels[self.voters]),
+            self._features(method, test, self.judged),
+            torch.from_numpy(test.labels[self.judged]),
+            (k,),
+            self.config.probe.temperature,
+        )
+        return accuracy[k]
+
+
+def since(kind: str, earlier: list[Record], epoch: int) -> int:
+    """The first epoch of the unbroken row of probes, up to now, that found this."""
+    first = epoch
+    for record in reversed(earlier):
+        if kind not in record.get("findings", ()):
+            break
+        first = round(record["epoch"])
+    return first
+
+
+def _chosen(count: int, most: int) -> np.ndarray:
+    """A fixed random sample of places, in order."""
+    return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
+def _labelled_rows(split: Split, most: int) -> np.ndarray | None:
+    if not split.labelled or split.labels is None:
+        return None
+    labelled = np.flatnonzero(split.labels != UNLABELLED)
+    return np.asarray(labelled[_chosen(len(labelled), most)])

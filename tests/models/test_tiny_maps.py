@@ -1,0 +1,292 @@
+"""The convolutions for tiny maps against `nn.Conv2d`: same numbers, same state, same behaviour elsewhere."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from carl.models import tiny_maps
+from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d, adapt_to_tiny_maps
+
+FORMATS = (torch.contiguous_format, torch.channels_last)
+TINY_CASES = [  # kernel, map size, stride: every case that leaves the plain convolution
+    (3, 1, 1),
+    (3, 1, 2),
+    (3, 2, 1),
+    (3, 2, 2),
+    (3, 4, 2),
+    (1, 1, 1),
+    (1, 1, 2),
+    (1, 2, 1),
+    (1, 2, 2),
+    (1, 4, 2),
+]
+PLAIN_CASES = [(3, 3, 1), (3, 3, 2), (3, 4, 1), (3, 5, 2), (3, 8, 1), (1, 3, 2), (1, 4, 1), (1, 8, 2)]
+
+
+@pytest.fixture
+def small_is_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lets instances too small to gain take the fast way, so that tests are quick."""
+    monkeypatch.setattr(tiny_maps, "MINIMUM_BATCH", 0)
+    monkeypatch.setattr(tiny_maps, "MINIMUM_CHANNELS", 1)
+
+
+@pytest.fixture
+def calls_of_plain(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
+    """Shapes of the inputs that reached `nn.Conv2d.forward`."""
+    shapes: list[torch.Size] = []
+    forward = nn.Conv2d.forward
+
+    def recording(self: nn.Conv2d, input: Tensor) -> Tensor:
+        shapes.append(input.shape)
+        return forward(self, input)
+
+    monkeypatch.setattr(nn.Conv2d, "forward", recording)
+    return shapes
+
+
+def conv_pair(kernel: int, stride: int, channels: tuple[int, int] = (6, 5), bias: bool = True) -> list[nn.Module]:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(*channels, kernel, stride, padding=kernel // 2, bias=bias)
+    return [plain, adapt_to_tiny_maps(copy.deepcopy(plain))]
+
+
+def images(batch: int, channels: int, size: int, memory_format: torch.memory_format = FORMATS[0]) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    drawn = torch.randn(batch, channels, size, size, generator=generator)
+    return drawn.contiguous(memory_format=memory_format)
+
+
+def outputs_and_gradients(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
+    """The output, and the gradients of a loss that weighs every output differently."""
+    leaf = inputs.detach().clone(memory_format=torch.preserve_format).requires_grad_()
+    output = module(leaf)
+    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)
+    (output * weights).sum().backward()
+    found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    assert leaf.grad is not None
+    return {"output": output.detach(), "input": leaf.grad, **found}
+
+
+def assert_same(expected: dict[str, Tensor], actual: dict[str, Tensor], tolerance: float) -> None:
+    assert expected.keys() == actual.keys()
+    for name, value in expected.items():
+        assert actual[name].shape == value.shape, name
+        assert actual[name].dtype == value.dtype, name
+        assert (actual[name] - value).norm() <= tolerance * value.norm(), name
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-10)])
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES + PLAIN_CASES)
+def test_outputs_and_gradients_are_those_of_the_plain_convolution(
+    kernel: int, size: int, stride: int, bias: bool, memory_format: torch.memory_format, dtype: torch.dtype,
+    tolerance: float,
+) -> None:  # fmt: skip
+    plain, adapted = (conv.to(dtype) for conv in conv_pair(kernel, stride, bias=bias))
+    inputs = images(3, 6, size, memory_format).to(dtype)
+    assert_same(outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs), tolerance)
+
+
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_full_width_layers_agree(kernel: int, size: int, stride: int, memory_format: torch.memory_format) -> None:
+    plain, adapted = conv_pair(kernel, stride, channels=(128, 256))
+    inputs = images(32, 128, size, memory_format)
+    assert_same(outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs), 1e-5)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_tiny_maps_do_not_reach_the_plain_convolution(
+    kernel: int, size: int, stride: int, calls_of_plain: list[torch.Size]
+) -> None:
+    conv_pair(kernel, stride)[1](images(3, 6, size))
+    assert calls_of_plain == []
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("kernel", "size", "stride"), PLAIN_CASES)
+def test_larger_maps_take_the_plain_convolution(
+    kernel: int, size: int, stride: int, calls_of_plain: list[torch.Size]
+) -> None:
+    conv_pair(kernel, stride)[1](images(3, 6, size))
+    assert calls_of_plain == [(3, 6, size, size)]
+
+
+def test_small_batches_take_the_plain_convolution(calls_of_plain: list[torch.Size]) -> None:
+    adapted = conv_pair(3, 1, channels=(64, 64))[1]
+    adapted(images(1, 64, 1))
+    adapted(images(32, 64, 1))
+    assert calls_of_plain == [(1, 64, 1, 1)]
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize("batch", [0, 1])
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_batches_of_none_and_one(kernel: int, size: int, stride: int, batch: int) -> None:
+    plain, adapted = conv_pair(kernel, stride)
+    inputs = images(batch, 6, size)
+    assert_same(outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs), 1e-4)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_first_and_second_derivatives_pass_gradcheck(kernel: int, size: int, stride: int) -> None:
+    conv = adapt_to_tiny_maps(nn.Conv2d(2, 3, kernel, stride, padding=kernel // 2)).double()
+    names, parameters = zip(*conv.named_parameters(), strict=True)
+
+    def call(inputs: Tensor, *values: Tensor) -> Tensor:
+        return torch.func.functional_call(conv, dict(zip(names, values, strict=True)), (inputs,))
+
+    arguments = (images(2, 2, size).double().requires_grad_(), *parameters)
+    assert torch.autograd.gradcheck(call, arguments)
+    assert torch.autograd.gradgradcheck(call, arguments)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_frozen_weights_pass_the_gradient_on_and_get_none(kernel: int, size: int, stride: int) -> None:
+    plain, adapted = (conv.requires_grad_(False) for conv in conv_pair(kernel, stride))
+    inputs = images(3, 6, size)
+    actual = outputs_and_gradients(adapted, inputs)
+    assert actual.keys() == {"output", "input"}
+    assert_same(outputs_and_gradients(plain, inputs), actual, 1e-4)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize("memory_format", FORMATS)
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_channels_last_weights_agree(kernel: int, size: int, stride: int, memory_format: torch.memory_format) -> None:
+    plain, adapted = (conv.to(memory_format=torch.channels_last) for conv in conv_pair(kernel, stride))
+    inputs = images(3, 6, size, memory_format)
+    assert_same(outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs), 1e-4)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_bfloat16_autocast_agrees_to_its_precision(kernel: int, size: int, stride: int) -> None:
+    plain, adapted = conv_pair(kernel, stride)
+    inputs = images(3, 6, size)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, actual = (outputs_and_gradients(conv, inputs) for conv in (plain, adapted))
+    assert actual["output"].dtype == torch.bfloat16
+    assert actual["weight"].dtype == torch.float32
+    assert_same(expected, actual, 2e-2)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_meta_tensors_give_shapes(kernel: int, size: int, stride: int, calls_of_plain: list[torch.Size]) -> None:
+    plain, adapted = (conv.to("meta") for conv in conv_pair(kernel, stride))
+    inputs = images(3, 6, size).to("meta")
+    assert adapted(inputs).shape == plain(inputs).shape
+    assert len(calls_of_plain) == 2
+
+
+@pytest.mark.usefixtures("small_is_enough")
+@pytest.mark.parametrize(("device", "plain_calls"), [("cuda", 1), ("cpu", 0)])
+@pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
+def test_fake_tensors_run_and_only_the_cpu_leaves_the_plain_convolution(
+    kernel: int, size: int, stride: int, device: str, plain_calls: int, calls_of_plain: list[torch.Size]
+) -> None:
+    with FakeTensorMode():
+        conv = adapt_to_tiny_maps(nn.Conv2d(6, 5, kernel, stride, padding=kernel // 2, device=device))
+        output = conv(torch.empty(3, 6, size, size, device=device))
+    out_size = (size + stride - 1) // stride
+    assert output.shape == (3, 5, out_size, out_size)
+    assert output.device.type == device
+    assert len(calls_of_plain) == plain_calls
+
+
+@pytest.mark.usefixtures("small_is_enough")
+def test_compiles_and_exports() -> None:
+    plain, adapted = conv_pair(3, 1)
+    inputs = images(3, 6, 2)
+    compiled = torch.compile(adapted, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(inputs), plain(inputs))
+    exported = torch.export.export(adapted, (inputs,))
+    assert any("conv2d" in str(node.target) for node in exported.graph.nodes)
+
+
+@pytest.mark.usefixtures("small_is_enough")
+def test_wrong_channels_raise_the_error_of_the_plain_convolution() -> None:
+    with pytest.raises(RuntimeError, match="to have 6 channels, but got 5"):
+        conv_pair(3, 1)[1](images(3, 5, 1))
+
+
+def test_only_measured_convolutions_are_replaced() -> None:
+    class OwnForward(nn.Conv2d):
+        pass
+
+    kept = [
+        nn.Conv2d(64, 64, 3, padding=1, groups=2),
+        nn.Conv2d(64, 64, 3, padding=2, dilation=2),
+        nn.Conv2d(64, 64, 3),
+        nn.Conv2d(64, 64, 3, padding=1, padding_mode="reflect"),
+        nn.Conv2d(64, 64, 5, padding=2),
+        nn.Conv2d(64, 64, 3, padding=1, stride=3),
+        nn.Conv2d(32, 64, 3, padding=1),
+        OwnForward(64, 64, 3, padding=1),
+    ]
+    classes = [type(conv) for conv in kept]
+    assert [type(conv) for conv in adapt_to_tiny_maps(nn.ModuleList(kept)).children()] == classes
+    assert type(adapt_to_tiny_maps(nn.Conv2d(64, 64, 3, padding=1))) is TinyMapConv2d
+    assert type(adapt_to_tiny_maps(nn.Conv2d(3, 64, 7, 2, 3))) is ChannelsLastConv2d
+
+
+@pytest.fixture(scope="module")
+def resnet_pair() -> tuple[nn.Module, nn.Module]:
+    torch.manual_seed(0)
+    plain = timm.create_model("resnet18", num_classes=0, zero_init_last=False)
+    return plain, adapt_to_tiny_maps(copy.deepcopy(plain))
+
+
+def test_whole_resnet_agrees_at_32_px(resnet_pair: tuple[nn.Module, nn.Module]) -> None:
+    # float64: in float32 a ReLU whose input is a rounding error from zero may differ, in either model.
+    plain, adapted = (copy.deepcopy(model).double() for model in resnet_pair)
+    inputs = images(32, 3, 32).double()
+    expected, actual = outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs)
+    assert len(actual) == 2 + len(list(plain.parameters()))
+    assert_same(expected, actual, 1e-10)
+    assert_same(dict(plain.named_buffers()), dict(adapted.named_buffers()), 1e-10)
+
+
+def test_whole_resnet_agrees_at_32_px_in_float32(resnet_pair: tuple[nn.Module, nn.Module]) -> None:
+    plain, adapted = (copy.deepcopy(model) for model in resnet_pair)
+    inputs = images(32, 3, 32)
+    assert_same(outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs), 1e-4)
+
+
+def test_resnet_state_dict_is_unchanged_and_loads_both_ways(resnet_pair: tuple[nn.Module, nn.Module]) -> None:
+    plain, adapted = (copy.deepcopy(model) for model in resnet_pair)
+    assert list(plain.state_dict()) == list(adapted.state_dict())
+    for name, value in plain.state_dict().items():
+        assert torch.equal(adapted.state_dict()[name], value), name
+        assert adapted.state_dict()[name].stride() == value.stride(), name
+    plain.load_state_dict(adapted.state_dict(), strict=True)
+    adapted.load_state_dict(plain.state_dict(), strict=True)
+
+
+def test_adapting_keeps_parameter_objects_and_hooks() -> None:
+    model = nn.Sequential(nn.Conv2d(64, 64, 3, padding=1))
+    parameters, seen = list(model.parameters()), []
+    model[0].register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    assert adapt_to_tiny_maps(model) is model
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    model(images(32, 64, 1))
+    assert seen == [(32, 64, 1, 1)]
+
+
+def test_no_small_map_of_resnet_at_32_px_reaches_the_plain_convolution(
+    resnet_pair: tuple[nn.Module, nn.Module], calls_of_plain: list[torch.Size]
+) -> None:
+    with torch.no_grad():
+        resnet_pair[1](images(32, 3, 32))
+    assert min(shape[-1] for shape in calls_of_plain) == 4
