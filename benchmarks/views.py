@@ -2,10 +2,11 @@
 
     python -m benchmarks.views [--json] [--sizes 32 64 96 224] [--threads 1]
 
-Every engine makes the same view of the same uint8 images held in memory: random resized crop, flip, colour jitter,
-greyscale, blur with a kernel of a tenth of the side, normalisation. Engines take turns, so that a slow minute of the
-machine meets all of them. The clock counts the CPU time of this process when one thread is used, so that other
-processes matter little; with more threads it is the clock on the wall. Peers that are not installed are left out.
+Every engine makes the same view of the same uint8 images held in memory: random resized crop, flip, colour
+jitter, greyscale, blur with a kernel of a tenth of the side, normalisation; a float32 tensor comes out.
+Engines take turns, so that a slow minute of the machine meets all of them. With one thread the clock is the
+CPU time of this process, so that other processes matter little; with more it is the clock on the wall. Peers
+that are not installed are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +27,11 @@ from carl.data.views import ViewRecipe, Views
 Engine = Callable[[], object]  # makes one view of every image
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # CIFAR-10
-BATCH = {32: 256, 64: 128, 96: 64, 224: 16}
+
+
+def batch_size(side: int) -> int:
+    """256 at 32 px and fewer of larger images, so that every repeat takes about as long."""
+    return max(16, min(256, 2**19 // side**2))
 
 
 def photos(count: int, side: int) -> np.ndarray:
@@ -82,10 +87,12 @@ def torchvision_v2(images: np.ndarray, side: int) -> Engine:
 
 
 def lightly(images: np.ndarray, side: int) -> Engine:
-    from lightly.transforms import SimCLRTransform
+    from lightly.transforms.simclr_transform import SimCLRTransform
     from PIL import Image
 
-    pair = SimCLRTransform(input_size=side, gaussian_blur=0.5, normalize={"mean": MEAN, "std": STD})
+    pair = SimCLRTransform(
+        input_size=side, gaussian_blur=0.5, normalize={"mean": list(MEAN), "std": list(STD)}
+    )
     pictures = [Image.fromarray(image) for image in images]
     # It makes both views at once: half of the images cost as much as one view of each.
     return lambda: [pair(picture) for picture in pictures[: len(pictures) // 2]]
@@ -141,7 +148,7 @@ ENGINES: dict[str, Callable[[np.ndarray, int], Engine]] = {
 
 def prepare(side: int) -> dict[str, Engine]:
     """The engines that are installed, each run once to warm up."""
-    images = photos(BATCH.get(side, max(4, 2**19 // side**2)), side)
+    images = photos(batch_size(side), side)
     engines = {}
     for name, make in ENGINES.items():
         try:
@@ -156,7 +163,7 @@ def prepare(side: int) -> dict[str, Engine]:
 def measure(side: int, repeats: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Microseconds per view, one value a repeat, by engine."""
     engines = prepare(side)
-    count = BATCH.get(side, max(4, 2**19 // side**2))
+    count = batch_size(side)
     times: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(repeats):
         for name, make_views in engines.items():
@@ -184,9 +191,7 @@ def main() -> None:
         results[str(side)] = {name: round(statistics.median(values), 1) for name, values in times.items()}
         if arguments.json:
             continue
-        print(
-            f"{side} px, batch {BATCH.get(side, max(4, 2**19 // side**2))}: us per view, median (lowest - highest)"
-        )
+        print(f"{side} px, batch {batch_size(side)}: us per view, median (lowest - highest)")
         for name, values in times.items():
             median = statistics.median(values)
             ratio = median / statistics.median(times["carl"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from carl.data.decode import DecodeError, decode, strict_decoding
+from carl.data.decode import DecodeError, OversizedError, decode, strict_decoding
 from carl.data.listing import Unusable
 
 
@@ -119,6 +119,12 @@ def _bomb() -> bytes:
 def test_what_cannot_be_decoded_says_why(content, reason):
     with strict_decoding(), pytest.raises(DecodeError, match=reason):
         decode(content, None)
+
+
+def test_images_too_large_to_be_packed_as_they_are_are_not_decoded_in_full():
+    with pytest.raises(OversizedError):
+        decode(encoded(Image.new("RGB", (257, 4)), "PNG"), None)
+    assert decode(encoded(Image.new("RGB", (256, 4)), "PNG"), None).shape == (4, 256, 3)
 
 
 def _tiff(pixels: np.ndarray, planar: bool, deflate: bool, predictor: bool, order: str = "<") -> bytes:

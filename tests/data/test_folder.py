@@ -8,6 +8,8 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
@@ -96,6 +98,13 @@ def test_large_photos_of_one_size_are_scaled_too(tmp_path, save_image):
     assert open_dataset(tmp_path).train.images.pixels.shape == (1, 96, 96, 3)
 
 
+def test_a_large_photo_after_small_ones_is_noticed(tmp_path, save_image):
+    for i in range(3):
+        save_image(tmp_path / f"{i}.png", 32, 32)
+    save_image(tmp_path / "3.png", 300, 300)
+    assert open_dataset(tmp_path).train.images.pixels.shape == (4, 32, 32, 3)
+
+
 def test_equal_small_images_stay_as_they_are_whatever_size_is_asked_for(tmp_path, save_image):
     save_image(tmp_path / "1.png", 20, 24)
     assert open_dataset(tmp_path, image_size=64).train.images.pixels.shape == (1, 20, 24, 3)
@@ -110,6 +119,12 @@ def test_hidden_files_and_other_files_are_skipped(tmp_path, save_image):
     dataset = open_dataset(tmp_path)
     assert dataset.train.names == ("1.png",)
     assert dataset.notes == ()
+
+
+def test_a_parquet_file_of_something_else_does_not_hide_the_images(tmp_path, save_image):
+    save_image(tmp_path / "a" / "1.png")
+    pq.write_table(pa.table({"caption": ["a dog"]}), tmp_path / "captions.parquet")
+    assert open_dataset(tmp_path).train.names == ("a/1.png",)
 
 
 def test_images_without_an_extension_are_found_by_their_first_bytes(tmp_path, save_image):
@@ -199,7 +214,9 @@ def test_more_bad_files_than_allowed_are_an_error_that_lists_them(tmp_path, save
     listed = Path(str(caught.value).split("listed in ")[1].split(",")[0])
     assert listed.read_text() == "1.png\tthe file is empty\n"
     assert len(open_dataset(tmp_path, max_bad=1).train) == 3
-    with pytest.raises(UserError, match="max_bad"):  # the cached entry is judged like a fresh one
+    with pytest.raises(
+        UserError, match=r"listed in .*bad-files\.txt, more than"
+    ):  # the cached entry is judged like a fresh one
         open_dataset(tmp_path, max_bad=0)
 
 

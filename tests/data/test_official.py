@@ -149,6 +149,7 @@ def test_imagenet64_is_read_from_pickled_batches_and_from_npz(tmp_path, form):
     assert dataset.train.labels[:4].tolist() == [0, 999, 1, 999]
     assert len(dataset.test) == 2
     assert len(dataset.class_names) == 1000
+    assert open_dataset(tmp_path / "imagenet64").fingerprint == dataset.fingerprint
 
 
 def test_imagenet64_says_where_to_put_it(tmp_path):

@@ -9,7 +9,7 @@ import torchvision.transforms.functional as F
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from carl.data.resample import crop_weights, gaussian_blur, gaussian_kernels, reflection, resample
+from carl.data.resample import crop_taps, crop_weights, gaussian_blur_, gaussian_kernels, reflection, resample
 
 LEVEL = 1 / 255  # one step of an 8-bit pixel
 BOXES = [(0, 0, 32, 40), (3, 5, 20, 9), (31, 39, 1, 1), (0, 7, 2, 33), (10, 0, 22, 40), (5, 5, 16, 16)]
@@ -25,7 +25,7 @@ def resized_crops(
 ) -> torch.Tensor:
     top, left, height, width = torch.tensor(boxes).T
     mirrored = torch.tensor(flips)
-    rows = crop_weights(top, height, torch.zeros_like(mirrored), images.shape[1], size)
+    rows = crop_taps(top, height, images.shape[1], size)
     columns = crop_weights(left, width, mirrored, images.shape[2], size)
     return resample(images, rows, columns)
 
@@ -72,12 +72,21 @@ def test_crop_weights_are_the_response_of_interpolate_to_unit_impulses():
     assert not weights[:, 20:].any()
 
 
+@pytest.mark.parametrize("size", [3, 8, 16, 24, 40])
+def test_taps_are_the_entries_of_the_weight_matrix(size):
+    start, extent = torch.tensor([0, 3, 23, 0]), torch.tensor([24, 17, 1, 13])
+    dense = crop_weights(start, extent, torch.zeros(4, dtype=torch.bool), 24, size)
+    pixels, weights = crop_taps(start, extent, 24, size)
+    scattered = torch.zeros_like(dense).scatter_add_(2, pixels.permute(1, 2, 0), weights.permute(1, 2, 0))
+    torch.testing.assert_close(scattered, dense)
+
+
 @pytest.mark.parametrize(("size", "taps"), [(16, 3), (32, 3), (96, 9), (200, 21), (224, 23), (4, 7)])
 def test_blur_equals_torchvision_for_every_sigma(size, taps):
     images = noise(4, 3, size, size) / 255
     sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
     reads = reflection(taps, size, torch.device("cpu"))
-    for image, s, view in zip(images, sigma, gaussian_blur(images, sigma, reads), strict=True):
+    for image, s, view in zip(images, sigma, gaussian_blur_(images.clone(), sigma, reads), strict=True):
         theirs = F.gaussian_blur(image, [taps, taps], [float(s), float(s)])
         assert (view - theirs).abs().max() < 0.01 * LEVEL
 

@@ -62,10 +62,10 @@ def images(batch: int, channels: int, size: int, memory_format: torch.memory_for
 
 
 def outputs_and_gradients(module: nn.Module, inputs: Tensor) -> dict[str, Tensor]:
-    """The output, and the gradients of a loss that weighs every output differently."""
+    """The output, and the gradients of a random linear function of it."""
     leaf = inputs.detach().clone(memory_format=torch.preserve_format).requires_grad_()
     output = module(leaf)
-    weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)
+    weights = torch.randn(output.shape, generator=torch.Generator().manual_seed(2)).to(output.dtype)
     (output * weights).sum().backward()
     found = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
     assert leaf.grad is not None
@@ -139,13 +139,14 @@ def test_batches_of_none_and_one(kernel: int, size: int, stride: int, batch: int
 @pytest.mark.usefixtures("small_is_enough")
 @pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
 def test_first_and_second_derivatives_pass_gradcheck(kernel: int, size: int, stride: int) -> None:
-    conv = adapt_to_tiny_maps(nn.Conv2d(2, 3, kernel, stride, padding=kernel // 2)).double()
+    torch.manual_seed(0)
+    conv = adapt_to_tiny_maps(nn.Conv2d(2, 1, kernel, stride, padding=kernel // 2)).double()
     names, parameters = zip(*conv.named_parameters(), strict=True)
 
     def call(inputs: Tensor, *values: Tensor) -> Tensor:
         return torch.func.functional_call(conv, dict(zip(names, values, strict=True)), (inputs,))
 
-    arguments = (images(2, 2, size).double().requires_grad_(), *parameters)
+    arguments = (images(1, 2, size).double().requires_grad_(), *parameters)
     assert torch.autograd.gradcheck(call, arguments)
     assert torch.autograd.gradgradcheck(call, arguments)
 
@@ -249,17 +250,24 @@ def resnet_pair() -> tuple[nn.Module, nn.Module]:
 
 
 def test_whole_resnet_agrees_at_32_px(resnet_pair: tuple[nn.Module, nn.Module]) -> None:
-    # float64: in float32 a ReLU whose input is a rounding error from zero may differ, in either model.
+    # float64: in float32 a single ReLU within rounding of zero moves gradients by 1e-2, in the plain model too
+    # when only the memory format of its images changes.
     plain, adapted = (copy.deepcopy(model).double() for model in resnet_pair)
     inputs = images(32, 3, 32).double()
     expected, actual = outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs)
     assert len(actual) == 2 + len(list(plain.parameters()))
     assert_same(expected, actual, 1e-10)
-    assert_same(dict(plain.named_buffers()), dict(adapted.named_buffers()), 1e-10)
+    statistics, others = (
+        {name: b for name, b in model.named_buffers() if b.is_floating_point()} for model in (plain, adapted)
+    )
+    assert_same(statistics, others, 1e-10)
 
 
-def test_whole_resnet_agrees_at_32_px_in_float32(resnet_pair: tuple[nn.Module, nn.Module]) -> None:
-    plain, adapted = (copy.deepcopy(model) for model in resnet_pair)
+def test_whole_smooth_resnet_agrees_at_32_px_in_float32() -> None:
+    torch.manual_seed(0)
+    plain = timm.create_model("resnet18", num_classes=0, zero_init_last=False, act_layer=nn.SiLU)
+    plain.maxpool = nn.AvgPool2d(3, stride=2, padding=1)
+    adapted = adapt_to_tiny_maps(copy.deepcopy(plain))
     inputs = images(32, 3, 32)
     assert_same(outputs_and_gradients(plain, inputs), outputs_and_gradients(adapted, inputs), 1e-4)
 

@@ -54,10 +54,10 @@ def blend_step_(images: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
 def shift_hue_(images: Tensor, shift: Tensor) -> Tensor:
     """Hue turned by shift (B,), in turns; value and chroma of every pixel stay.
 
-    With value V, least channel m, chroma C = V - m, p = (V - r) / C and d = (g - b) / C, the hue in sixths of a
-    turn, from -3 to 3, is h = d + p (3 sign(d) - 2 d): where red is largest p = 0 and h = d; where it is least
-    p = 1 and h is 3 - |d| on the side of d; in between |d| = 1 and |h| = 1 + p. No case distinction, hence no
-    `where`. The way back, [.] being the clamp to [0, 1], is
+    With value V, least channel m, chroma C = V - m, p = (V - r) / C and d = (g - b) / C, the hue in sixths of
+    a turn, from -3 to 3, is h = d + p (3 sign(d) - 2 d): where red is largest p = 0 and h = d; where it is
+    least p = 1 and h is 3 - |d| on the side of d; in between |d| = 1 and |h| = 1 + p. No case distinction,
+    hence no `where`. The way back, [.] being the clamp to [0, 1], is
     r = V - C [|h| - 1], g = m + C [|h + 1| - 1], b = m + C [|h - 1| - 1].
     """
     red, green, blue = images.unbind(dim=1)  # (B, S, S) views

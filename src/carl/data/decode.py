@@ -20,9 +20,15 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from carl.data.listing import Content, Unusable
 from carl.data.tiff import is_tiff, read_bands
 
+AS_IS_SIDE = 256  # pixels; larger images are only decoded to be scaled, since thousands of them wait in memory
+
 
 class DecodeError(Exception):
     """Why one image cannot be used."""
+
+
+class OversizedError(Exception):
+    """The image is too large to be packed as it is."""
 
 
 @contextmanager
@@ -38,17 +44,17 @@ def strict_decoding() -> Iterator[None]:
 
 
 def decode(content: Content, shape: tuple[int, int] | None) -> np.ndarray:
-    """The image as it is, or scaled and centrally cropped to `shape` (height, width)."""
+    """The image as it is (if no side is longer than AS_IS_SIDE), or cut and scaled to `shape` (height, width)."""
     if isinstance(content, Unusable):
         raise DecodeError(content.reason)
     if isinstance(content, np.ndarray):
-        return content if shape is None else _fit_bands(content, shape)
+        return _fit_bands(content, shape)
     try:
-        data = _read_regular_file(content) if isinstance(content, Path) else content
+        data = read_file(content) if isinstance(content, Path) else content
         if not data:
             raise DecodeError("the file is empty")
         return _decode_bytes(data, shape)
-    except DecodeError:
+    except (DecodeError, OversizedError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(f"more pixels than the {Image.MAX_IMAGE_PIXELS:,} that are allowed") from error
@@ -71,7 +77,8 @@ def image_size(content: Content) -> tuple[int, int] | None:
         return None
 
 
-def _read_regular_file(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
+    """The content of a regular file, or why there is none."""
     try:
         with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # reading a pipe would wait for ever
@@ -89,20 +96,25 @@ def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
     except UnidentifiedImageError:
         if not is_tiff(data):
             raise
-        bands = read_bands(data)
-        return bands if shape is None else _fit_bands(bands, shape)
+        return _fit_bands(read_bands(data), shape)
     if 0 in image.size:
         raise DecodeError(f"the image is {image.width} x {image.height} pixels")
-    if shape is not None and image.format == "JPEG":
+    if shape is None:
+        _check_as_is(image.height, image.width)
+    elif image.format == "JPEG":
         # Decodes at 1/2, 1/4 or 1/8; twice the size wanted remains, so that the resampling decides the look.
         image.draft(None, (2 * max(shape), 2 * max(shape)))
-    image = _as_rgb(_upright(image))
+    image = upright_rgb(image)
     return np.asarray(image if shape is None else _fit(image, shape))
 
 
 def pixels_of(image: Image.Image) -> np.ndarray:
     """An open image of any mode as (H, W, 3) uint8, upright."""
-    return np.array(_as_rgb(_upright(image)))
+    return np.array(upright_rgb(image))
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    return _as_rgb(_upright(image))
 
 
 def _upright(image: Image.Image) -> Image.Image:
@@ -143,7 +155,15 @@ def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
     return image.resize((width, height), Image.Resampling.BICUBIC, box)
 
 
-def _fit_bands(pixels: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+def _check_as_is(height: int, width: int) -> None:
+    if max(height, width) > AS_IS_SIDE:
+        raise OversizedError
+
+
+def _fit_bands(pixels: np.ndarray, shape: tuple[int, int] | None) -> np.ndarray:
+    if shape is None:
+        _check_as_is(*pixels.shape[:2])
+        return pixels
     if pixels.shape[:2] == shape:
         return pixels
     bands = [np.asarray(_fit(Image.fromarray(band), shape)) for band in np.moveaxis(pixels, 2, 0)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,50 +36,55 @@ def list_folder(root: Path, name: str) -> Listing:
     Sub-folders called train, val or test (at least train) are splits, as are such folders beside `root` if its
     own name is one. In a split whose images all lie in two or more sub-folders, these are the classes.
     """
-    splits, opened = _split_folders(root)
+    splits, opened = split_folders(root)
     files = {split: walk_images(folder) for split, folder in splits.items()}
     if not files["train"]:
         raise UserError(
             f"{splits['train']} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, "
             ".tif or .gif, at any depth"
         )
-    files = {split: paths for split, paths in files.items() if paths}
+    files = {split: names for split, names in files.items() if names}
     classes = _class_names(files)
     return Listing(
         name=name,
-        key=files_key((splits[split] / path for split, paths in files.items() for path in paths)),
-        splits={split: _split_listing(splits[split], paths, classes) for split, paths in files.items()},
+        key=files_key(f"{splits[split]}/{file}" for split, names in files.items() for file in names),
+        splits={split: _split_listing(splits[split], names, classes) for split, names in files.items()},
         class_names=classes,
         opened=opened,
     )
 
 
-def walk_images(root: Path) -> list[Path]:
-    """Paths of image files below `root`, relative to it and sorted; each folder once, however it is linked.
+def walk_images(root: Path) -> list[str]:
+    """Image files below `root`, named relative to it with slashes and sorted by folder.
 
     Files count by their extension; those without any by their first bytes. Image files under a foreign extension
     (a PNG called .txt) come along too, so that they are listed as bad and not overlooked.
     """
-    found: list[Path] = []
+    start = len(str(root)) + 1
+    found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root) if _is_image(entry)]
+    return sorted(found, key=lambda name: name.split("/"))
+
+
+def walk_files(root: Path) -> Iterator[os.DirEntry[str]]:
+    """Every file below `root` that is not hidden, upper folders first; each folder once, however it is linked."""
     visited: set[tuple[int, int]] = set()
-    waiting = [root]
+    waiting = deque([str(root)])
     while waiting:
-        folder = waiting.pop()
-        status = folder.stat()
+        folder = waiting.popleft()
+        status = os.stat(folder)
         if (status.st_dev, status.st_ino) in visited:
             continue
         visited.add((status.st_dev, status.st_ino))
-        for entry in _entries(folder):
+        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
             if _is_folder(entry):
-                waiting.append(Path(entry.path))
-            elif _is_image(entry):
-                found.append(Path(entry.path).relative_to(root))
-    return sorted(found, key=lambda path: path.parts)
+                waiting.append(entry.path)
+            else:
+                yield entry
 
 
-def _entries(folder: Path) -> list[os.DirEntry[str]]:
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -106,7 +112,8 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def _split_folders(root: Path) -> tuple[dict[str, Path], str]:
+def split_folders(root: Path) -> tuple[dict[str, Path], str]:
+    """The folder of each split, and the split that `root` names."""
     inside: dict[str, Path] = {}
     for entry in sorted(_entries(root), key=lambda entry: entry.name):
         if entry.name.lower() in SPLIT_WORDS and _is_folder(entry):
@@ -124,26 +131,29 @@ def _split_folders(root: Path) -> tuple[dict[str, Path], str]:
     return {split: folders[0] for split, folders in splits.items()}, opened
 
 
-def _in_classes(paths: list[Path]) -> bool:
-    return all(len(path.parts) > 1 for path in paths) and len({path.parts[0] for path in paths}) > 1
-
-
-def _class_names(files: dict[str, list[Path]]) -> tuple[str, ...]:
-    if not _in_classes(files["train"]):
+def _class_names(files: dict[str, list[str]]) -> tuple[str, ...]:
+    if not _in_folders(files["train"]) or len({_class_of(name) for name in files["train"]}) < 2:
         return ()
-    labelled = [paths for paths in files.values() if all(len(path.parts) > 1 for path in paths)]
-    return tuple(sorted({path.parts[0] for paths in labelled for path in paths}))
+    return tuple(sorted({_class_of(name) for names in files.values() if _in_folders(names) for name in names}))
 
 
-def _split_listing(folder: Path, paths: list[Path], classes: tuple[str, ...]) -> EncodedSplit:
-    labelled = bool(classes) and all(len(path.parts) > 1 for path in paths)
+def _in_folders(names: list[str]) -> bool:
+    return all("/" in name for name in names)
+
+
+def _class_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _split_listing(folder: Path, names: list[str], classes: tuple[str, ...]) -> EncodedSplit:
+    labelled = bool(classes) and _in_folders(names)
     label_of = {name: label for label, name in enumerate(classes)} if labelled else {}
 
     def read() -> Iterator[EncodedImage]:
-        for path in paths:
-            yield EncodedImage(path.as_posix(), _content(folder / path), label_of.get(path.parts[0], UNLABELLED))
+        for name in names:
+            yield EncodedImage(name, _content(folder / name), label_of.get(_class_of(name), UNLABELLED))
 
-    return EncodedSplit(len(paths), labelled, read)
+    return EncodedSplit(len(names), labelled, read)
 
 
 def _content(path: Path) -> Path | Unusable:

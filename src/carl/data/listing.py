@@ -5,13 +5,15 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many
+Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many (0: unknown)
+_CALL_EVERY = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -83,12 +85,26 @@ class Listing:
     notes: tuple[str, ...] = field(default=())
 
 
-def files_key(files: Iterable[Path]) -> str:
+def throttled(progress: Progress) -> Progress:
+    """The same callback, called ten times a second and at every end, however small the steps."""
+    last = 0.0
+
+    def call(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done >= total > 0 or now - last >= _CALL_EVERY:
+            last = now
+            progress(what, done, total)
+
+    return call
+
+
+def files_key(files: Iterable[str | Path]) -> str:
     """A digest of absolute paths, sizes and times of change of files; their contents are not read."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         try:
-            status = path.stat()
+            status = os.stat(path)
             line = f"{status.st_size} {status.st_mtime_ns}"
         except OSError:  # a dangling link: it is listed as bad when it is read
             line = "missing"

@@ -42,6 +42,7 @@ TINY_IMAGENET = Archive(
     "tiny-imagenet-200",
 )
 IMAGENET64_FOLDER = "imagenet64"
+IMAGENET64_BATCH = re.compile(r"train_data_batch_(\d+)(?:\.npz)?")
 _STL_SIDE = 96
 _STL_BLOCK = 500  # images, 14 MB
 
@@ -81,7 +82,7 @@ def imagenet64(root: Path, progress: Progress) -> Listing:
 
 
 def recognise(folder: Path) -> Callable[[Path, str], Listing] | None:
-    """The reader for a folder that holds one of these data sets as its authors lay it out."""
+    """The reader for a folder that holds one of the first four as its authors lay it out."""
     marks: dict[str, Callable[[Path, str], Listing]] = {
         "data_batch_1": list_cifar10,
         "meta": list_cifar100,
@@ -91,7 +92,7 @@ def recognise(folder: Path) -> Callable[[Path, str], Listing] | None:
     for mark, reader in marks.items():
         if (folder / mark).is_file() and (mark != "meta" or (folder / "train").is_file()):
             return reader
-    return list_imagenet64 if _imagenet64_files(folder)[0] else None
+    return None
 
 
 def list_cifar10(folder: Path, name: str) -> Listing:
@@ -297,7 +298,7 @@ def _imagenet64_files(folder: Path) -> tuple[list[Path], list[Path]]:
     batches: dict[int, Path] = {}
     val: list[Path] = []
     for path in sorted(folder.rglob("*_data*")):
-        if match := re.fullmatch(r"train_data_batch_(\d+)(?:\.npz)?", path.name):
+        if match := IMAGENET64_BATCH.fullmatch(path.name):
             batches.setdefault(int(match[1]), path)  # either form of a batch, not both
         elif path.name in ("val_data", "val_data.npz"):
             val = val or [path]

@@ -1,6 +1,6 @@
 """From a listing to a data set: decode every image once, pack equal-sized pixels, keep them in the cache.
 
-Equal-sized images whose sides are at most AS_IS_SIDE are packed as they are, whatever size is asked for: the
+Equal-sized images whose sides are at most decode.AS_IS_SIDE are packed as they are, whatever size is asked for: the
 views resize crops anyway. Images of varied or larger size are scaled and centrally cropped to a square.
 """
 
@@ -11,9 +11,6 @@ import hashlib
 import io
 import os
 import shutil
-from collections import deque
-from collections.abc import Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,25 +19,23 @@ from typing import BinaryIO
 import numpy as np
 
 from carl.data import store
-from carl.data.decode import DecodeError, decode, image_size, strict_decoding
+from carl.data.decode import image_size, strict_decoding
+from carl.data.decoders import Oversized, decode_all
 from carl.data.images import UNLABELLED, Dataset, PackedImages, Split
 from carl.data.listing import (
     ArraySplit,
-    EncodedImage,
     EncodedSplit,
     Listing,
     MappedSplit,
     Progress,
     SplitListing,
 )
-from carl.data.statistics import available_cores, channel_statistics, pixels_digest
+from carl.data.statistics import pixels_digest, statistics_and_digest
 from carl.errors import UserError
 
-AS_IS_SIDE = 256
 DEFAULT_SIDE = 96  # at most; a random crop of 8 % of the area is then still 27 pixels wide
 MAX_CLASSES = 2**16
 _SURVEYED = 2_000  # images whose headers are read to find the usual size
-_TASK_IMAGES = 32
 
 
 @dataclass(frozen=True)
@@ -62,7 +57,8 @@ def open_listing(listing: Listing, size: int | None, max_bad: int | None, progre
             found = store.load(_entry(listing, sized, size), listing)
             if found is not None:
                 dataset, bad_files = found
-                _check_bad(bad_files, _total(listing), max_bad, str(_entry(listing, sized, size) / "bad-files.txt"))
+                listed = f"listed in {_entry(listing, sized, size)}/bad-files.txt"
+                _check_bad(bad_files, _total(listing), max_bad, listed)
                 return dataset
     if listing.key is None:
         return _Packing(listing, size, max_bad, progress, None).run()
@@ -108,15 +104,21 @@ class _Packing:
         self._report_bad()
         class_names = self.listing.class_names or _numbered_classes(splits)
         _check_labels(splits, class_names)
-        statistics = channel_statistics(splits["train"].images.pixels, self.progress)
-        fingerprint = _fingerprint(splits, self.progress)
+        statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.progress)
+        fingerprint = _fingerprint(splits, train_digest, self.progress)
         if self.folder is None:
             where = "" if self.listing.key is None else f": {store.cache_folder()} cannot be written to"
             notes = (*self.listing.notes, *self.notes, f"packed in memory, not cached{where}")
             return Dataset(
-                self.listing.name, splits, statistics, fingerprint, class_names, notes,
-                self.listing.folds, self.listing.opened,
-            )  # fmt: skip
+                name=self.listing.name,
+                splits=splits,
+                statistics=statistics,
+                fingerprint=fingerprint,
+                class_names=class_names,
+                notes=notes,
+                folds=self.listing.folds,
+                opened=self.listing.opened,
+            )
         for name, split in splits.items():
             store.write_split(self.folder / name, split)
         meta = store.Meta(
@@ -131,13 +133,8 @@ class _Packing:
             bad_files=len(self.bad),
         )
         meta.write(self.folder)
-        entry = self._entry()
         del splits  # unmap the files before they are moved
-        store.publish(self.folder, entry)
-        found = store.load(entry, self.listing)
-        if found is None:
-            raise UserError(f"the cache entry {entry} vanished while it was read; run the command again")
-        return found[0]
+        return store.publish(self.folder, self._entry(), self.listing)
 
     def _pack_split(self, name: str, split: SplitListing) -> Split:
         if isinstance(split, MappedSplit):
@@ -187,13 +184,15 @@ class _Packing:
         self, name: str, split: EncodedSplit, writer: _PixelWriter
     ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
         labels, names, done = [], [], 0
-        for image, pixels in _decoded(split.read(), self.shape):
+        for image, pixels in decode_all(split.read(), split.count, self.shape):
             done += 1
             self.progress(f"decoding {name}", done, split.count)
             if isinstance(pixels, str):
                 self.bad.append(BadFile(image.name, pixels))
                 continue
-            if self.shape is None and not _as_is(pixels, writer):
+            if isinstance(pixels, Oversized):
+                raise _VariedSizes
+            if self.shape is None and writer.count and pixels.shape[:2] != writer.shape[:2]:
                 raise _VariedSizes
             if writer.count and pixels.shape != writer.shape:
                 reason = f"{pixels.shape[2]} channels where the first image has {writer.shape[2]}"
@@ -282,44 +281,6 @@ class _PixelWriter:
         np.lib.format.write_array_header_1_0(self._stream, header)
 
 
-def _decoded(
-    images: Iterator[EncodedImage], shape: tuple[int, int] | None
-) -> Iterator[tuple[EncodedImage, np.ndarray | str]]:
-    """Every image with its pixels, or with the reason why it has none; in order, decoded on all cores."""
-    with strict_decoding(), ThreadPoolExecutor(available_cores()) as pool:
-        tasks = (pool.submit(_decode_some, some, shape) for some in _batched(images, _TASK_IMAGES))
-        waiting: deque[Future[list[tuple[EncodedImage, np.ndarray | str]]]] = deque()
-        try:
-            while waiting or (waiting := deque(islice(tasks, 1))):
-                waiting.extend(islice(tasks, 3 * available_cores() - len(waiting)))
-                yield from waiting.popleft().result()
-        finally:
-            for task in waiting:
-                task.cancel()
-
-
-def _decode_some(
-    images: list[EncodedImage], shape: tuple[int, int] | None
-) -> list[tuple[EncodedImage, np.ndarray | str]]:
-    results: list[tuple[EncodedImage, np.ndarray | str]] = []
-    for image in images:
-        try:
-            results.append((image, decode(image.content, shape)))
-        except DecodeError as error:
-            results.append((image, str(error)))
-    return results
-
-
-def _as_is(pixels: np.ndarray, writer: _PixelWriter) -> bool:
-    return pixels.shape[:2] == writer.shape[:2] if writer.count else max(pixels.shape[:2]) <= AS_IS_SIDE
-
-
-def _batched(images: Iterable[EncodedImage], size: int) -> Iterator[list[EncodedImage]]:
-    iterator = iter(images)
-    while batch := list(islice(iterator, size)):
-        yield batch
-
-
 def _usual_side(split: EncodedSplit) -> int:
     """The median of the shorter sides, but at most DEFAULT_SIDE."""
     step = max(1, split.count // _SURVEYED)
@@ -373,11 +334,13 @@ def _check_labels(splits: dict[str, Split], class_names: tuple[str, ...]) -> Non
             )
 
 
-def _fingerprint(splits: dict[str, Split], progress: Progress) -> str:
+def _fingerprint(splits: dict[str, Split], train_digest: int, progress: Progress) -> str:
     digest = hashlib.blake2b(digest_size=8)
     for name in sorted(splits):
         split = splits[name]
-        digest.update(f"{name} {split.images.pixels.shape} {pixels_digest(split.images.pixels, progress)} ".encode())
+        pixels = split.images.pixels
+        checksum = train_digest if name == "train" else pixels_digest(pixels, progress)
+        digest.update(f"{name} {pixels.shape} {checksum} ".encode())
         if split.labels is not None:
             digest.update(split.labels.astype("<i8").tobytes())
     return digest.hexdigest()

@@ -61,6 +61,15 @@ def list_parquet(path: Path, name: str) -> Listing:
     )
 
 
+def holds_images(path: Path) -> bool:
+    """Whether a Parquet file has a column of encoded images; False for any other file."""
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError):
+        return False
+    return any(_holds_images(field.type) for field in schema)
+
+
 def parquet_files(folder: Path) -> list[Path]:
     return sorted(
         path

@@ -92,10 +92,16 @@ def _encode(text: str, encoding: str = "latin1") -> bytes:
     return text.encode("latin1")
 
 
+def _no_bytes() -> bytes:
+    """How protocol 2 writes empty bytes: as a call of bytes()."""
+    return b""
+
+
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _DataType,
     ("_codecs", "encode"): _encode,
+    ("__builtin__", "bytes"): _no_bytes,
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},

@@ -23,8 +23,8 @@ ROUNDS = 10
 def philox(counter: Words, key: tuple[int, int]) -> Words:
     """Philox4x32-10 of counters in int64 tensors that hold 32-bit words.
 
-    A product of two words may reach 2^64 and wraps in int64; its bits are right all the same, so the high word
-    is an arithmetic shift with the copies of the sign masked off. Unsigned types do not exist on every device.
+    A product of two words may reach 2^64 and wraps in int64; its bits are right all the same, so the high
+    word is an arithmetic shift with the copies of the sign masked off. Not every device has unsigned types.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key

@@ -7,12 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from carl.data.arrays import list_npy, list_npz
-from carl.data.folder import list_folder
+from carl.data.folder import EXTENSIONS, list_folder, walk_files
 from carl.data.images import Dataset
-from carl.data.listing import ArraySplit, Listing, Progress, files_key, silent
-from carl.data.official import cifar10, cifar100, imagenet64, recognise, stl10, tiny_imagenet
+from carl.data.listing import ArraySplit, Listing, Progress, files_key, silent, throttled
+from carl.data.official import (
+    IMAGENET64_BATCH,
+    cifar10,
+    cifar100,
+    imagenet64,
+    list_imagenet64,
+    recognise,
+    stl10,
+    tiny_imagenet,
+)
 from carl.data.pack import open_listing
-from carl.data.parquet import list_parquet, parquet_files
+from carl.data.parquet import holds_images, list_parquet
 from carl.data.python import list_python
 from carl.data.store import cache_folder
 from carl.errors import UserError, suggestion
@@ -61,14 +70,15 @@ def open_dataset(
     others are scaled so that their shorter side is `image_size` (by default their usual one, but at most 96) and
     centrally cropped to a square. `root` is where the official archives lie or are downloaded to. More than
     `max_bad` images that cannot be decoded are an error (by default one in twenty). `progress` is called as
-    `progress("decoding train", done, total)`.
+    `progress("decoding train", done, total)` some ten times a second; a total of 0 is one that is not known.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"image_size={image_size} is not a side; use a number of pixels such as 64")
     if max_bad is not None and max_bad < 0:
         raise UserError(f"max_bad={max_bad} is not a count; use 0 to allow no bad file")
-    listing = _list_source(source, (root or cache_folder() / "downloads").absolute(), progress or silent)
-    return open_listing(listing, image_size, max_bad, progress or silent)
+    report = throttled(progress or silent)
+    listing = _list_source(source, (root or cache_folder() / "downloads").absolute(), report)
+    return open_listing(listing, image_size, max_bad, report)
 
 
 def _list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress) -> Listing:
@@ -76,6 +86,8 @@ def _list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path,
         return SOURCES[source](root, progress)
     if not isinstance(source, str | Path):
         return list_python(source)
+    if not str(source):
+        raise _unknown("")
     path = Path(source).expanduser().absolute()
     if path.is_dir():
         return _list_directory(path, str(source))
@@ -91,11 +103,18 @@ def _list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path,
 
 
 def _list_directory(path: Path, name: str) -> Listing:
+    """By the first file that tells, upper folders first, so that a million images are not searched for others."""
     official = recognise(path)
     if official is not None:
         return official(path, name)
-    if parquet_files(path):
-        return list_parquet(path, name)
+    for file in walk_files(path):
+        extension = Path(file.name).suffix.lower()
+        if extension == ".parquet" and holds_images(Path(file.path)):
+            return list_parquet(path, name)
+        if IMAGENET64_BATCH.fullmatch(file.name):
+            return list_imagenet64(path, name)
+        if extension in EXTENSIONS:
+            break
     return list_folder(path, name)
 
 

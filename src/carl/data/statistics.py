@@ -23,29 +23,38 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def channel_statistics(pixels: np.ndarray, progress: Progress = silent) -> Statistics:
-    """Mean and population standard deviation per channel of (N, H, W, C) uint8, scaled to [0, 1].
+def statistics_and_digest(pixels: np.ndarray, progress: Progress = silent) -> tuple[Statistics, int]:
+    """Mean and population standard deviation per channel of (N, H, W, C) uint8, scaled to [0, 1]; and a checksum.
 
     A channel that never varies gets the standard deviation of one grey level, so that dividing by it is safe.
     """
-    channels = pixels.shape[3]
+    channels, digest = pixels.shape[3], 0
     sums, squares = np.zeros(channels), np.zeros(channels)
-    for chunk_sums, chunk_squares in _map_chunks(_chunk_sums, pixels, progress, "statistics"):
+    for (chunk_sums, chunk_squares), checksum in _map_chunks(_sums_and_checksum, pixels, progress, "statistics"):
         sums += chunk_sums
         squares += chunk_squares
+        digest = _join(digest, checksum)
     count = pixels.size // channels
     mean = sums / count
     deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
     deviation[deviation == 0] = 1
-    return Statistics(tuple((mean / 255).tolist()), tuple((deviation / 255).tolist()))
+    return Statistics(tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())), digest
 
 
 def pixels_digest(pixels: np.ndarray, progress: Progress = silent) -> int:
     """A checksum that notices any change of the pixels or of their order, at the speed of reading them."""
     digest = 0
     for checksum in _map_chunks(_checksum, pixels, progress, "checksum"):
-        digest = zlib.crc32(checksum.to_bytes(4, "little"), digest)
+        digest = _join(digest, checksum)
     return digest
+
+
+def _join(digest: int, checksum: int) -> int:
+    return zlib.crc32(checksum.to_bytes(4, "little"), digest)
+
+
+def _sums_and_checksum(chunk: np.ndarray) -> tuple[tuple[np.ndarray, np.ndarray], int]:
+    return _chunk_sums(chunk), _checksum(chunk)
 
 
 def _checksum(chunk: np.ndarray) -> int:

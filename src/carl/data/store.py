@@ -134,27 +134,17 @@ def temporary_entry() -> Iterator[Path | None]:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left here once `publish` has moved it
 
 
-def publish(folder: Path, entry: Path) -> None:
-    """Give a finished folder its name. Of several writers the first wins; what they wrote is the same."""
+def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:
+    """Give a finished folder its name and open it. Of several writers the first wins; they wrote the same."""
     os.chmod(folder, 0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
     for _ in range(3):
-        try:
+        with suppress(OSError):  # the name is taken
             os.rename(folder, entry)
-            return
-        except OSError:
-            if Meta.read(entry) is not None and not _damaged(entry):
-                return
-            _remove(entry)
+        found = load(entry, listing)
+        if found is not None:
+            return found[0]
+        _remove(entry)  # what was there is damaged
     raise UserError(f"the cache entry {entry} cannot be replaced; delete it, or set CARL_CACHE to another folder")
-
-
-def _damaged(entry: Path) -> bool:
-    for pixels in entry.glob("*/pixels.npy"):
-        try:
-            np.load(pixels, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError):
-            return True
-    return False
 
 
 def _remove(entry: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from carl.precision import full_precision
 
 EmbeddingNorm = Literal["none", "l2", "batch"]
 
@@ -56,7 +57,7 @@ class Prototypes(nn.Module):
         self.batch_norm = nn.BatchNorm1d(dim, affine=False) if embedding_norm == "batch" else None
 
     def forward(self, embeddings: Tensor) -> Tensor:
-        with torch.autocast(embeddings.device.type, enabled=False):
+        with full_precision(embeddings.device.type):
             z = embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
             if self.batch_norm is not None:
                 z = self.batch_norm(z)

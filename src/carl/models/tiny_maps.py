@@ -85,7 +85,7 @@ def _product_for_each_output(map: Tensor, weight: Tensor, bias: Tensor | None, s
         for x, tap_x in columns
     ]
     stacked = outputs[0] if len(outputs) == 1 else torch.stack(outputs, dim=1)  # a stack of one would copy
-    return stacked.view(images, len(rows), len(columns), -1).permute(0, 3, 1, 2)
+    return stacked.view(images, len(rows), len(columns), len(weight)).permute(0, 3, 1, 2)
 
 
 def _meetings(size: int, stride: int) -> list[tuple[slice, slice]]:

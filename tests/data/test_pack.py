@@ -1,0 +1,182 @@
+"""The cache of packed images: instant, atomic, and aware of changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from carl.data import decode, decoders, open_dataset, pack, store
+from carl.errors import UserError
+
+
+@pytest.fixture
+def folder(tmp_path, save_image) -> Path:
+    for i in range(6):
+        save_image(tmp_path / "photos" / str(i % 2) / f"{i}.png", seed=i)
+    return tmp_path / "photos"
+
+
+@pytest.fixture
+def decoded(monkeypatch) -> list[object]:
+    """Grows by one with every image that is decoded."""
+    calls: list[object] = []
+
+    def counting(content, shape):
+        calls.append(content)
+        return decode.decode(content, shape)
+
+    monkeypatch.setattr(decoders, "decode", counting)
+    return calls
+
+
+def entries(cache: Path) -> list[Path]:
+    return sorted((cache / "packed").iterdir())
+
+
+def test_a_second_start_decodes_nothing_and_gives_the_same(folder, decoded):
+    first = open_dataset(folder)
+    assert len(decoded) == 6
+    second = open_dataset(folder)
+    assert len(decoded) == 6
+    assert isinstance(second.train.images.pixels, np.memmap)
+    np.testing.assert_array_equal(first.train.images.pixels, second.train.images.pixels)
+    assert second.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    for attribute in ("fingerprint", "statistics", "class_names", "notes", "name", "opened"):
+        assert getattr(first, attribute) == getattr(second, attribute)
+
+
+def test_a_changed_source_is_noticed(folder, save_image, cache):
+    first = open_dataset(folder)
+    save_image(folder / "0" / "0.png", seed=99)
+    os.utime(folder / "0" / "0.png", ns=(1, 1))
+    changed = open_dataset(folder)
+    save_image(folder / "1" / "new.png", seed=7)
+    grown = open_dataset(folder)
+    assert len({first.fingerprint, changed.fingerprint, grown.fingerprint}) == 3
+    assert (len(changed.train), len(grown.train)) == (6, 7)
+
+
+def test_the_fingerprint_is_of_the_content_and_not_of_the_place(folder, tmp_path):
+    before = open_dataset(folder).fingerprint
+    folder.rename(tmp_path / "elsewhere")
+    assert open_dataset(tmp_path / "elsewhere").fingerprint == before
+
+
+def test_the_fingerprint_knows_labels_and_order(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (4, 5, 5, 3), np.uint8)
+    variants = [(images, [0, 1, 1, 0]), (images, [1, 1, 1, 0]), (images[::-1], [0, 1, 1, 0])]
+    prints = set()
+    for i, (pixels, labels) in enumerate(variants):
+        np.savez(tmp_path / f"{i}.npz", images=pixels, labels=labels)
+        prints.add(open_dataset(tmp_path / f"{i}.npz").fingerprint)
+    assert len(prints) == 3
+
+
+def test_an_entry_of_another_format_is_made_anew(folder, cache, decoded):
+    open_dataset(folder)
+    (entry,) = entries(cache)
+    meta = json.loads((entry / "meta.json").read_text())
+    (entry / "meta.json").write_text(json.dumps(meta | {"format": 0}))
+    open_dataset(folder)
+    assert len(decoded) == 12
+    assert json.loads((entry / "meta.json").read_text()) == meta
+
+
+@pytest.mark.parametrize("damage", ["meta.json", "train/pixels.npy", "train/labels.npy"])
+def test_a_damaged_entry_is_made_anew(folder, cache, damage):
+    before = np.array(open_dataset(folder).train.images.pixels)
+    (entry,) = entries(cache)
+    (entry / damage).write_bytes((entry / damage).read_bytes()[:-20])
+    again = open_dataset(folder)
+    np.testing.assert_array_equal(again.train.images.pixels, before)
+    assert again.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert entries(cache) == [entry]
+
+
+def test_writers_at_the_same_time_end_with_one_whole_entry(folder, cache):
+    with ThreadPoolExecutor(4) as pool:
+        datasets = list(pool.map(open_dataset, [folder] * 8))
+    assert len({dataset.fingerprint for dataset in datasets}) == 1
+    assert all(len(dataset.train) == 6 for dataset in datasets)
+    assert len(entries(cache)) == 1
+
+
+def test_an_interrupted_packing_leaves_nothing_behind(folder, cache):
+    def interrupt(what: str, done: int, total: int) -> None:
+        if done == total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        open_dataset(folder, progress=interrupt)
+    assert entries(cache) == []
+
+
+def test_folders_left_by_a_killed_process_are_removed_once_they_are_old(folder, cache):
+    old, young = cache / "packed" / ".partial-old", cache / "packed" / ".partial-young"
+    for left in (old, young):
+        left.mkdir(parents=True)
+    week_ago = time.time() - 7 * 24 * 3600
+    os.utime(old, (week_ago, week_ago))
+    open_dataset(folder)
+    assert not old.exists()
+    assert young.exists()
+
+
+def test_a_cache_that_cannot_be_written_means_memory_and_a_note(folder, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "file"))
+    dataset = open_dataset(folder)
+    assert not isinstance(dataset.train.images.pixels, np.memmap)
+    assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
+    assert "packed in memory" in dataset.notes[-1]
+
+
+def test_a_full_disk_is_an_error_that_names_the_remedy(folder, cache, monkeypatch):
+    def full(*arguments: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pack._PixelWriter, "append", full)
+    with pytest.raises(UserError, match=r"is full.*CARL_CACHE"):
+        open_dataset(folder)
+    assert entries(cache) == []
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    assert store.cache_folder() == Path(os.environ["CARL_CACHE"])
+    monkeypatch.delenv("CARL_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert store.cache_folder() == tmp_path / "carl"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert store.cache_folder() == Path.home() / ".cache" / "carl"
+
+
+def test_progress_starts_ends_and_is_not_called_for_every_image(folder):
+    steps: list[tuple[str, int, int]] = []
+    open_dataset(folder, progress=lambda *step: steps.append(step))
+    assert steps[0] == ("decoding train", 1, 6)
+    assert ("decoding train", 6, 6) in steps
+    assert ("statistics", 6, 6) in steps
+    assert len(steps) < 8
+
+
+def test_test_images_are_fitted_to_the_shape_of_the_training_images(tmp_path, save_image):
+    save_image(tmp_path / "train" / "1.png", 10, 12)
+    save_image(tmp_path / "test" / "1.png", 30, 20)
+    dataset = open_dataset(tmp_path)
+    assert dataset.test.images.pixels.shape == (1, 10, 12, 3)
+
+
+def test_an_image_with_other_channels_than_the_first_is_left_out(tmp_path, monkeypatch):
+    arrays = iter([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 5), np.uint8)])
+    monkeypatch.setattr(decoders, "decode", lambda content, shape: next(arrays))
+    for name in ("1.png", "2.png"):
+        (tmp_path / name).write_bytes(b"x")
+    dataset = open_dataset(tmp_path)
+    assert len(dataset.train) == 1
+    assert "1 of 2 files" in dataset.notes[0]

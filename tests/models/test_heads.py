@@ -1,0 +1,49 @@
+"""Projection head and prototypes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from carl.models.heads import ProjectionHead, Prototypes
+
+
+def test_head_is_the_papers_512_512_128_with_batch_norm_and_relu():
+    head = ProjectionHead(512, 512, 128, hidden_layers=1, batch_norm=True)
+    kinds = [type(layer) for layer in head]
+    assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+    assert [layer.weight.shape for layer in head if isinstance(layer, nn.Linear)] == [(512, 512), (128, 512)]
+    assert head[0].bias is None  # the batch norm has one
+
+
+@pytest.mark.parametrize(("layers", "linears"), [(0, 1), (1, 2), (2, 3)])
+def test_depth_is_the_number_of_hidden_layers(layers: int, linears: int):
+    head = ProjectionHead(8, 16, 4, hidden_layers=layers, batch_norm=False)
+    assert sum(isinstance(layer, nn.Linear) for layer in head) == linears
+    assert not any(isinstance(layer, nn.BatchNorm1d) for layer in head)
+    assert head(torch.zeros(3, 8)).shape == (3, 4)
+
+
+def test_energies_are_inner_products_with_the_prototypes():
+    prototypes, z = Prototypes(4, 6), torch.randn(3, 4)
+    weight = prototypes.linear.weight.detach()
+    expected = [[float(z[i] @ weight[j]) for j in range(6)] for i in range(3)]
+    assert torch.allclose(prototypes(z), torch.tensor(expected), atol=1e-6)
+
+
+def test_options_normalise_scale_and_shift_the_energies():
+    z = torch.randn(5, 4)
+    cosine = Prototypes(4, 6, normalize=True, embedding_norm="l2", temperature=0.1)
+    assert torch.allclose(cosine(z), F.cosine_similarity(z[:, None], cosine.linear.weight[None], dim=2) / 0.1, atol=1e-5)
+    biased = Prototypes(4, 6, bias=True)
+    assert torch.allclose(biased(torch.zeros(1, 4))[0], biased.linear.bias)
+
+
+def test_batch_normalised_embeddings_with_scaled_prototypes_start_with_logits_of_that_size():
+    torch.manual_seed(0)
+    prototypes = Prototypes(128, 50, embedding_norm="batch", scale=128**-0.5)
+    energies = prototypes(torch.randn(512, 128) * torch.logspace(-2, 2, 128))
+    assert energies.std().item() == pytest.approx(1.0, rel=0.1)
+    assert not list(prototypes.batch_norm.parameters())
