@@ -54,7 +54,9 @@ def test_a_bad_value_is_named_with_its_rule_on_one_line(layer: dict[str, object]
 
 
 def test_assignments_are_read_as_toml_and_else_as_text():
-    layer = parse_assignments(["train.epochs=3", "train.keep_epochs=[1, 2]", "data.source=my photos", "log.report=false"])
+    layer = parse_assignments(
+        ["train.epochs=3", "train.keep_epochs=[1, 2]", "data.source=my photos", "log.report=false"]
+    )
     assert layer == {
         "train": {"epochs": 3, "keep_epochs": [1, 2]},
         "data": {"source": "my photos"},

@@ -53,7 +53,9 @@ def test_prior_sees_one_hot_rows_that_cover_all_prototypes_as_uniform():
 
 def test_prior_over_each_view_sees_what_the_mean_over_all_views_hides():
     # Each view collapses, on a prototype of its own: together they look balanced.
-    log_p = torch.stack([log_assignments(torch.tensor([[90.0, 0.0]] * 3)), log_assignments(torch.tensor([[0.0, 90.0]] * 3))])
+    log_p = torch.stack(
+        [log_assignments(torch.tensor([[90.0, 0.0]] * 3)), log_assignments(torch.tensor([[0.0, 90.0]] * 3))]
+    )
     assert uniform_prior(log_p, "all").item() == pytest.approx(0.0, abs=1e-5)
     assert uniform_prior(log_p, "each").item() == pytest.approx(math.log(2), abs=1e-5)
 

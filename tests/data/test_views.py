@@ -21,6 +21,7 @@ from carl.data.views import (
     make_masked,
     pipeline,
 )
+from carl.errors import UserError
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
 PLAIN = {"flip": 0.0, "jitter": 0.0, "grey": 0.0, "blur": 0.0}
@@ -290,12 +291,12 @@ def test_the_blur_kernel_is_a_tenth_of_the_side(size, taps):
     [{"flip": 1.2}, {"hue": 0.6}, {"blur_kernel": 4}, {"blur_sigma": (0.0, 1.0)}, {"blur_kernel": 65}],
 )
 def test_impossible_recipes_are_refused_by_name(wrong):
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(UserError, match=next(iter(wrong))):
         ViewRecipe(32, **wrong)
 
 
-def test_an_unknown_pipeline_is_refused_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"simclr.*eval"):
+def test_an_unknown_pipeline_is_refused_with_the_nearest_known_one():
+    with pytest.raises(UserError, match=r"'simcrl' is unknown; did you mean 'simclr'"):
         pipeline("simcrl", 32)
 
 

@@ -76,7 +76,9 @@ def test_state_round_trips_strictly(name: str):
         for value in method.state_dict().values():
             value.add_(1)
     other.load_state_dict(method.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(method.state_dict().values(), other.state_dict().values(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(method.state_dict().values(), other.state_dict().values(), strict=True)
+    )
 
 
 @ALL

@@ -36,7 +36,9 @@ def test_energies_are_inner_products_with_the_prototypes():
 def test_options_normalise_scale_and_shift_the_energies():
     z = torch.randn(5, 4)
     cosine = Prototypes(4, 6, normalize=True, embedding_norm="l2", temperature=0.1)
-    assert torch.allclose(cosine(z), F.cosine_similarity(z[:, None], cosine.linear.weight[None], dim=2) / 0.1, atol=1e-5)
+    assert torch.allclose(
+        cosine(z), F.cosine_similarity(z[:, None], cosine.linear.weight[None], dim=2) / 0.1, atol=1e-5
+    )
     biased = Prototypes(4, 6, bias=True)
     assert torch.allclose(biased(torch.zeros(1, 4))[0], biased.linear.bias)
 

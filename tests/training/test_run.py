@@ -17,7 +17,7 @@ import torch
 import torchvision
 from safetensors.torch import load_file
 
-from .conftest import SMALL, Run
+from tests.conftest import SMALL, Run
 
 LISTED = [
     "config.toml", "environment.json", "metrics.jsonl", "encoder.safetensors", "head.safetensors",
@@ -61,7 +61,18 @@ def wait_for_step(run: Path, step: int, process: subprocess.Popen[str]) -> None:
 def whole(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     """An uninterrupted run of three epochs of six steps."""
     folder = tmp_path_factory.mktemp("whole")
-    command = [sys.executable, "-m", "carl", "pretrain", str(small_data), *SMALL, "--out", "run", "--set", "train.keep_epochs=[2]"]
+    command = [
+        sys.executable,
+        "-m",
+        "carl",
+        "pretrain",
+        str(small_data),
+        *SMALL,
+        "--out",
+        "run",
+        "--set",
+        "train.keep_epochs=[2]",
+    ]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return folder / "run"
@@ -182,7 +193,18 @@ def test_resuming_with_a_changed_configuration_is_refused_with_the_difference_na
 
 def test_gradient_accumulation_gives_the_loss_of_the_whole_batch(small_data: Path, tmp_path: Path, carl: Run):
     # Without batch norm the parts must give what the whole gives, up to rounding.
-    common = [small_data, *SMALL, "--backbone", "test_vit", "--epochs", "1", "--set", "log.every=1", "--set", "probe.every=0"]
+    common = [
+        small_data,
+        *SMALL,
+        "--backbone",
+        "test_vit",
+        "--epochs",
+        "1",
+        "--set",
+        "log.every=1",
+        "--set",
+        "probe.every=0",
+    ]
     common += ["--set", "model.hidden_layers=0", "--set", "log.report=false"]
     assert carl("pretrain", *common, "--out", "whole").returncode == 0
     assert carl("pretrain", *common, "--out", "parts", "--set", "train.accumulate=4").returncode == 0
@@ -209,7 +231,9 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_half_precision_trains(small_data: Path, tmp_path: Path, carl: Run, precision: str):
-    done = carl("pretrain", small_data, *SMALL, "--epochs", "1", "--out", "run", "--set", f"train.precision={precision}")
+    done = carl(
+        "pretrain", small_data, *SMALL, "--epochs", "1", "--out", "run", "--set", f"train.precision={precision}"
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -26,6 +26,7 @@ from torch import Tensor
 from carl.data.colour import HUE_SLOTS, blend_order, greyscale, jitter_, solarise
 from carl.data.random import uniforms
 from carl.data.resample import crop_taps, crop_weights, gaussian_blur_, reflection, resample
+from carl.errors import UserError, suggestion
 
 CROP_ATTEMPTS = 10  # torchvision.transforms.RandomResizedCrop.get_params
 DRAWS = 2 * CROP_ATTEMPTS + 13  # per sample and view; new ones go to the end, or old seeds give new views
@@ -57,17 +58,17 @@ class ViewRecipe:
     def __post_init__(self) -> None:
         for name in ("flip", "jitter", "grey", "blur", "solarise"):
             if not 0.0 <= getattr(self, name) <= 1.0:
-                raise ValueError(f"{name}={getattr(self, name)} is a probability; use a value in [0, 1]")
+                raise UserError(f"{name}={getattr(self, name)} is a probability; use a value in [0, 1]")
         if not 0.0 <= self.hue <= 0.5:
-            raise ValueError(
+            raise UserError(
                 f"hue={self.hue} is half of a range on the colour circle; use a value in [0, 0.5]"
             )
         if self.blur > 0 and not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(
+            raise UserError(
                 f"blur_sigma={self.blur_sigma} is not a range of positive sizes; put the smaller first"
             )
         if self.taps % 2 == 0 or self.taps >= 2 * self.size:
-            raise ValueError(
+            raise UserError(
                 f"blur_kernel={self.taps} must be odd and below {2 * self.size}, twice the view's side"
             )
 
@@ -371,5 +372,5 @@ PIPELINES: dict[str, Callable[[int], tuple[ViewRecipe, ...]]] = {
 def pipeline(name: str, size: int) -> tuple[ViewRecipe, ...]:
     """The recipes of a named pipeline, one per view, for views of `size` pixels."""
     if name not in PIPELINES:
-        raise ValueError(f"views.pipeline={name!r} is unknown; use one of {', '.join(PIPELINES)}")
+        raise UserError(f"views.pipeline={name!r} is unknown{suggestion(name, PIPELINES)}")
     return PIPELINES[name](size)

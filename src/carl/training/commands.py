@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from carl import distributed
-from carl.assembly import gather_facts, load_data, pick_device, with_absolute_source
+from carl.assembly import build_method, gather_facts, load_data, pick_device, with_absolute_source
 from carl.config import Config, Layer, resolve
 from carl.data.images import Dataset
 from carl.errors import UserError
@@ -29,6 +29,7 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
         run = found
         config, dataset, facts, extended_from = _reopened(run, layer)
         device = distributed.start(pick_device(config.train.device))
+        method = build_method(config, facts, device)
     else:
         if not layer.get("data", {}).get("source"):
             raise UserError("no DATA given; name a data set, a folder or a file, for example: carl pretrain shapes")
@@ -36,13 +37,14 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
             RunDirectory.check_free(out)
         config, dataset, facts = plan(layer)
         device = distributed.start(pick_device(config.train.device))
+        method = build_method(config, facts, device)  # before anything is written: its weights may not fit
         path = Path(distributed.agreed(str(out or free_name(Path("runs"), _run_name(config)))))
         run = RunDirectory.create(path, config, command) if distributed.is_main() else RunDirectory(path)
     for note in dataset.notes:
         console.say(note)
     console.say(f"{_described(config, facts)}, on {device}\nrun directory: {run.path}")
     try:
-        trainer = run_pretraining(config, dataset, facts, run, device, console, extended_from)
+        trainer = run_pretraining(config, dataset, facts, method, run, device, console, extended_from)
         for line in summary(trainer):
             console.say(line)
         if config.log.report and distributed.is_main():

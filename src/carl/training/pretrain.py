@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from carl import distributed, files
-from carl.assembly import build_method, build_views, gather_facts, load_data
+from carl.assembly import build_views, gather_facts, load_data
 from carl.config import Config, Layer, differences, merge, resolve
 from carl.data.batches import Batches, check_batch_size
 from carl.data.images import Dataset
 from carl.data.views import PIPELINES
 from carl.errors import UserError, suggestion
 from carl.evaluation.features import extract_features
-from carl.methods import DataFacts, find_method
+from carl.methods import DataFacts, Method, find_method
 from carl.optim import rate_at
 from carl.runs import RunDirectory
 from carl.training.checkpoints import load_checkpoint
@@ -77,6 +77,7 @@ def run_pretraining(
     config: Config,
     dataset: Dataset,
     facts: DataFacts,
+    method: Method,
     run: RunDirectory,
     device: torch.device,
     console: Console,
@@ -86,7 +87,6 @@ def run_pretraining(
     main = distributed.is_main()
     if main:
         files.remove_partial_files(run.path)
-    method = build_method(config, facts, device)
     ranks = distributed.world_size()
     views = build_views(config, dataset)
     batches = Batches(

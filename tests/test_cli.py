@@ -1,0 +1,127 @@
+"""The command line: help is quick, and bad input is one line that names the value, the rule and the remedy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from carl.cli import cli
+from tests.conftest import SMALL, Run
+
+
+def test_help_of_every_command_answers_in_under_half_a_second():
+    for command in [[], *[[name] for name in cli.commands]]:
+        took = []
+        for _ in range(3):  # the best of three: other processes may be running
+            start = time.perf_counter()
+            done = subprocess.run(
+                [sys.executable, "-m", "carl", *command, "--help"], capture_output=True, text=True, check=True
+            )
+            took.append(time.perf_counter() - start)
+        assert "Usage: carl" in done.stdout
+        assert min(took) < 0.5, command
+
+
+def test_help_imports_neither_torch_nor_numpy():
+    code = "import sys; from carl.cli import cli; cli(['pretrain', '--help'], standalone_mode=False); "
+    code += "assert not {'torch', 'numpy', 'pydantic'} & set(sys.modules), 'heavy import'"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_every_option_tells_its_default_or_what_it_is_for():
+    for command in cli.commands.values():
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                assert parameter.help, (command.name, parameter.name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["pretrain", "DATA", "--epoch", "3"], ["--epoch", "--epochs"]),
+        (["pretrian", "DATA"], ["pretrian", "pretrain"]),
+        (["pretrain"], ["no DATA given", "carl pretrain shapes"]),
+        (["pretrain", "shpaes"], ["shpaes", "did you mean 'shapes'"]),
+        (["pretrain", "no/such/folder"], ["no/such/folder", "does not exist"]),
+        (["pretrain", "empty"], ["empty", "no image"]),
+        (["pretrain", "DATA", "--batch-size", "200"], ["batch size 200", "96 images", "--batch-size"]),
+        (["pretrain", "DATA", "--batch-size", "1"], ["train.batch_size=1", "greater than or equal to 2"]),
+        (["pretrain", "DATA", "--prototypes", "1"], ["method.prototypes=1", "greater than or equal to 2"]),
+        (["pretrain", "DATA", "--epochs", "5", "--prior-epochs", "9"], ["--prior-epochs 9", "5 epochs", "at most 5"]),
+        (["pretrain", "DATA", "--prior-start", "-1"], ["method.prior_start=-1.0", "greater than or equal to 0"]),
+        (["pretrain", "DATA", "--epochs", "many"], ["many", "integer"]),
+        (["pretrain", "DATA", "--set", "train.epoch=3"], ["train.epoch", "did you mean 'epochs'"]),
+        (["pretrain", "DATA", "--set", "tran.epochs=3"], ["tran", "did you mean 'train'"]),
+        (["pretrain", "DATA", "--set", "epochs=3"], ["epochs=3", "section.key=value"]),
+        (["pretrain", "DATA", "--method", "crl"], ["crl", "carl"]),
+        (["pretrain", "DATA", "--preset", "papr"], ["papr", "paper"]),
+        (["pretrain", "DATA", "--backbone", "resnet81", "--batch-size", "8"], ["resnet81", "did you mean"]),
+        (["pretrain", "DATA", "--stem", "tiny"], ["tiny", "small"]),
+        (["pretrain", "DATA", "--init", "none.pth", "--batch-size", "8"], ["none.pth", "not a file"]),
+        (["pretrain", "DATA", "--config", "none.toml"], ["none.toml", "cannot read"]),
+        (["pretrain", "DATA", "--set", "views.pipeline=simcrl"], ["simcrl", "did you mean 'simclr'"]),
+        (["pretrain", "DATA", "--set", "train.device=tpu", "--batch-size", "8"], ["tpu", "use auto"]),
+        (["pretrain", "DATA", "--image-size", "2"], ["data.image_size=2", "greater than or equal to 8"]),
+        (["pretrain", "DATA", "--resume", "auto"], ["--resume auto", "--out"]),
+        (["pretrain", "--resume", "nowhere"], ["nowhere", "does not exist"]),
+        (["pretrain", "--resume", "empty"], ["empty", "config.toml"]),
+        (["eval", "nowhere"], ["nowhere", "does not exist"]),
+        (["eval", "empty", "--protocol", "magic"], ["magic", "knn"]),
+        (["report", "nowhere"], ["nowhere", "not a run directory"]),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(
+    carl: Run, tmp_path: Path, small_data: Path, arguments: list[str], words: list[str]
+):
+    (tmp_path / "empty").mkdir()
+    done = carl(*[str(small_data) if word == "DATA" else word for word in arguments])
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.startswith("carl: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
+    assert [p.name for p in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_a_run_directory_that_exists_is_refused_and_left_alone(carl: Run, tmp_path: Path, small_data: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "precious.txt").write_text("mine")
+    done = carl("pretrain", small_data, *SMALL, "--out", "run")
+    assert done.returncode == 2
+    assert "run directory run exists" in done.stderr
+    assert "--resume run" in done.stderr
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["precious.txt"]
+
+
+def test_a_folder_of_texts_is_refused_and_a_folder_with_images_is_not(carl: Run, tmp_path: Path):
+    from PIL import Image
+
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("no image")
+    refused = carl("pretrain", "photos", *SMALL)
+    assert refused.returncode == 2
+    assert "no image" in refused.stderr
+    generator = np.random.default_rng(0)
+    for number in range(20):
+        Image.fromarray(generator.integers(0, 256, (40, 30, 3), np.uint8)).save(folder / f"a photo {number}.png")
+    done = carl("pretrain", "photos", *SMALL, "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "runs" / "photos-carl" / "encoder.safetensors").exists()
+    again = carl("pretrain", "photos", *SMALL, "--epochs", "1", "--set", "log.report=false")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "runs" / "photos-carl-2").is_dir()
+
+
+def test_values_from_a_file_are_overruled_by_the_command_line(carl: Run, tmp_path: Path, small_data: Path):
+    (tmp_path / "my.toml").write_text("[train]\nepochs = 7\nseed = 4\n[log]\nreport = false\n")
+    done = carl("pretrain", small_data, *SMALL, "--epochs", "1", "--config", "my.toml", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "run" / "config.toml").read_text()
+    assert "epochs = 1" in written
+    assert "seed = 4" in written

@@ -1,0 +1,70 @@
+"""Imports point one way through the package, as docs/architecture.md says."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import carl
+
+ROOT = Path(carl.__file__).parent
+LAYERS = [  # each may import from the ones before it and from itself
+    {"errors", "files", "precision", "config", "distributed", "clustering"},
+    {"optim", "losses", "models", "data"},
+    {"methods"},
+    {"assembly", "runs"},
+    {"evaluation"},
+    {"reporting"},
+    {"training"},
+    {"experiments"},
+    {"cli", "__main__", "__init__"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+
+def imports(path: Path) -> set[str]:
+    """Parts of carl that a file imports, anywhere in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module == "carl":
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("carl."):
+            found.add(str(node.module).split(".")[1])
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("carl.")}
+    return found
+
+
+def part(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def test_imports_point_one_way():
+    wrong = [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in ROOT.rglob("*.py")
+        for name in imports(path)
+        if LEVEL[name] > LEVEL[part(path)]
+    ]
+    assert not wrong
+
+
+def test_losses_models_and_data_do_not_know_each_other():
+    for path in [*ROOT.glob("data/*.py"), *ROOT.glob("models/*.py"), ROOT / "losses.py"]:
+        others = {"losses", "models", "data"} - {part(path)}
+        assert not imports(path) & others, path
+
+
+def test_configuration_and_reports_import_no_torch():
+    for path in [ROOT / "config.py", ROOT / "cli.py", ROOT / "files.py", *ROOT.glob("reporting/*.py")]:
+        top = [
+            n for n in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(n, ast.Import | ast.ImportFrom)
+        ]
+        names = {alias.name for n in top if isinstance(n, ast.Import) for alias in n.names}
+        names |= {str(n.module) for n in top if isinstance(n, ast.ImportFrom)}
+        assert not {name for name in names if name.split(".")[0] in ("torch", "timm")}, path
+
+
+def test_methods_are_short_enough_to_read_beside_their_papers():
+    for path in ROOT.glob("methods/*.py"):
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 200, path
