@@ -2,7 +2,7 @@
 
     python -m benchmarks.train_step [--json] [--sizes 32 64 96] [--repeats N]
 
-One step is forward + backward + SGD on two views of 256 images (one forward of 512), of 16 images with the small
+One step is forward + backward + SGD on two views of 256 images (one forward of 512), of 64 images with the small
 stem. The two models take turns, so that whatever else the machine does meets both; times are medians, the spread is
 (maximum - minimum) / median.
 """
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from carl.models.tiny_maps import adapt_to_tiny_maps
 
 IMAGES = 2 * 256
-SMALL_STEM_IMAGES = 2 * 16  # the small stem has 16 times the work for each image
+SMALL_STEM_IMAGES = 2 * 64  # the small stem has 16 times the work for each image
 SMALL_STEM_SIZES = (32,)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -100,7 +101,7 @@ def test_lambda_equals_a_literal_transcription_of_equation_8():
     def transcribed(e: int, a: float, b: float, duration: int) -> float:
         return b - (b - a) / duration * e if e <= duration else a
 
-    for epoch in range(0, 151):
+    for epoch in range(151):
         ours = lambda_schedule(epoch, start=4.0, end=1.5, epochs=100)
         assert ours == pytest.approx(transcribed(epoch, 1.5, 4.0, 100), rel=1e-12)
 
@@ -110,7 +111,7 @@ def test_every_decay_goes_from_start_to_end_and_stays_there(schedule: str):
     values = [lambda_schedule(e, 4.0, 1.5, 10, schedule) for e in range(15)]
     assert values[0] == pytest.approx(4.0)
     assert values[10:] == pytest.approx([1.5] * 5)
-    assert all(a > b for a, b in zip(values[:10], values[1:11], strict=True))
+    assert all(a > b for a, b in pairwise(values[:11]))
 
 
 def test_constant_schedule_keeps_its_start():

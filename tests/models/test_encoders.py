@@ -88,8 +88,8 @@ def test_weights_that_do_not_fit_are_refused_and_never_loaded_in_part(tmp_path: 
     torch.save(weights, tmp_path / "part.pth")
     with pytest.raises(UserError, match=r"'layer4\.1\.bn2\.bias' is missing"):
         build_encoder(settings(init=str(tmp_path / "part.pth")), 3, 32)
+    torch.save(timm.create_model("resnet18", num_classes=0).state_dict(), tmp_path / "rgb.pth")
     with pytest.raises(UserError, match=r"'conv1\.weight' is \(64, 3, 7, 7\)"):
-        torch.save(timm.create_model("resnet18", num_classes=0).state_dict(), tmp_path / "rgb.pth")
         build_encoder(settings(init=str(tmp_path / "rgb.pth")), 1, 32)
 
 

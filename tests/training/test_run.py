@@ -217,7 +217,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkp
 ):
     done = carl(
         "pretrain", small_data, *SMALL, "--out", "run",
-        "--set", "optim.name=sgd", "--set", "optim.lr=1e30", "--set", "optim.lr_end=1e30", "--set", "train.checkpoint_steps=1",
+        "--set", "optim.name=sgd", "--set", "optim.lr=1e30", "--set", "optim.lr_end=1e30",
+        "--set", "train.checkpoint_steps=1",
     )  # fmt: skip
     assert done.returncode == 2
     assert "not finite" in done.stderr
@@ -290,7 +291,8 @@ def test_unlabelled_images_train_and_evaluation_says_what_is_missing(tmp_path: P
 
 def test_without_the_prior_the_run_collapses_and_says_so(small_data: Path, carl: Run):
     done = carl(
-        "pretrain", small_data, *SMALL, "--prototypes", "40", "--epochs", "12", "--prior-start", "0", "--prior-end", "0",
+        "pretrain", small_data, *SMALL, "--prototypes", "40", "--epochs", "12",
+        "--prior-start", "0", "--prior-end", "0",
         "--set", "optim.name=sgd", "--set", "optim.lr=0.3", "--set", "log.report=false",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

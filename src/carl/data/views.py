@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 
@@ -27,6 +26,7 @@ from carl.data.colour import HUE_SLOTS, blend_order, greyscale, jitter_, solaris
 from carl.data.random import uniforms
 from carl.data.resample import crop_taps, crop_weights, gaussian_blur_, reflection, resample
 from carl.errors import UserError, suggestion
+from carl.precision import full_precision
 
 CROP_ATTEMPTS = 10  # torchvision.transforms.RandomResizedCrop.get_params
 DRAWS = 2 * CROP_ATTEMPTS + 13  # per sample and view; new ones go to the end, or old seeds give new views
@@ -60,17 +60,11 @@ class ViewRecipe:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UserError(f"{name}={getattr(self, name)} is a probability; use a value in [0, 1]")
         if not 0.0 <= self.hue <= 0.5:
-            raise UserError(
-                f"hue={self.hue} is half of a range on the colour circle; use a value in [0, 0.5]"
-            )
+            raise UserError(f"hue={self.hue} is half of a range on the colour circle; use a value in [0, 0.5]")
         if self.blur > 0 and not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise UserError(
-                f"blur_sigma={self.blur_sigma} is not a range of positive sizes; put the smaller first"
-            )
+            raise UserError(f"blur_sigma={self.blur_sigma} is not a range of positive sizes; put the smaller first")
         if self.taps % 2 == 0 or self.taps >= 2 * self.size:
-            raise UserError(
-                f"blur_kernel={self.taps} must be odd and below {2 * self.size}, twice the view's side"
-            )
+            raise UserError(f"blur_kernel={self.taps} must be odd and below {2 * self.size}, twice the view's side")
 
     @property
     def taps(self) -> int:
@@ -122,9 +116,7 @@ def draw_crops(
     aspect = torch.exp(math.log(narrow) + (math.log(wide) - math.log(narrow)) * aspects)
     widths, heights = torch.sqrt(area * aspect).round(), torch.sqrt(area / aspect).round()
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
-    preference = torch.arange(len(areas), 0, -1, device=fits.device)[
-        :, None
-    ]  # first candidate highest: no ties
+    preference = torch.arange(len(areas), 0, -1, device=fits.device)[:, None]  # first candidate highest: no ties
     chosen = (fits * preference).argmax(dim=0, keepdim=True)
     found = fits.any(dim=0)
     fallback_width = min(width, round(height * wide))
@@ -265,11 +257,6 @@ def make_grouped(images: Tensor, recipe: ViewRecipe, drawn: ViewParameters) -> T
     return result
 
 
-def _full_precision(device: str) -> AbstractContextManager[object]:
-    """Autocast off: in bfloat16 the products would round to a grey level."""
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
-
-
 class Views:
     """Makes one view of each image per recipe, normalised for the encoder.
 
@@ -277,9 +264,7 @@ class Views:
     they are left out, and crop, flip and blur stay.
     """
 
-    def __init__(
-        self, recipes: Sequence[ViewRecipe], mean: Sequence[float], std: Sequence[float], seed: int
-    ) -> None:
+    def __init__(self, recipes: Sequence[ViewRecipe], mean: Sequence[float], std: Sequence[float], seed: int) -> None:
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean={mean} and std={std} must have one value a channel, std above zero")
         self.recipes = tuple(recipes)
@@ -306,7 +291,7 @@ class Views:
             )
         make: Callable[[Tensor, ViewRecipe, ViewParameters], Tensor]
         make = make_grouped if images.device.type == "cpu" else make_masked
-        with _full_precision(images.device.type):
+        with full_precision(images.device.type):
             return [
                 self._normalise_(make(images, recipe, drawn))
                 for recipe, drawn in zip(self.recipes, parameters, strict=True)

@@ -16,17 +16,18 @@ from torch.nn import functional
 #   y0 = c x0 + r x1 = c (x0 + x1) + (r - c) x1
 #   y1 = l x0 + c x1 = c (x0 + x1) + (l - c) x0
 # In two dimensions nine products instead of sixteen (1.3x faster in forward + backward than the dense 4I x 4O
-# matrix), and nothing is repeated. The coefficients are -1, 0 and 1: no accuracy is lost.
+# matrix), and nothing is repeated. The coefficients are -1, 0 and 1: it rounds about as the dense product does.
 TAPS_TO_FACTORS = ((1.0, -1.0, 0.0), (0.0, 1.0, 0.0), (0.0, -1.0, 1.0))  # (l, c, r) -> (l - c, c, r - c)
 PIXELS_TO_FACTORS = ((1.0, 0.0), (1.0, 1.0), (0.0, 1.0))  # (x0, x1) -> (x0, x0 + x1, x1)
 PRODUCTS_TO_PIXELS = ((0.0, 1.0, 1.0), (1.0, 1.0, 0.0))  # products of the factors -> (y0, y1)
 
 # Below these oneDNN is as fast: copying the taps, or calling a few more operations, is not repaid.
 MINIMUM_BATCH = 32
+MINIMUM_BATCH_CHANNELS_LAST = 128  # oneDNN reorders the weights in each step
 MINIMUM_CHANNELS = 64
 IMAGE_CHANNELS = 4  # a convolution of so few channels is the stem
 
-# torch < 2.7 cannot tell an export from a compilation: there both keep the plain convolution.
+# An older torch cannot tell an export from a compilation: there both keep the plain convolution.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
 
 
@@ -62,7 +63,7 @@ class ChannelsLastConv2d(nn.Conv2d):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        if _was_measured(self, input):
+        if _was_measured(self, input) and len(input) >= MINIMUM_BATCH_CHANNELS_LAST:
             input = input.contiguous(memory_format=torch.channels_last)
         return super().forward(input)
 
@@ -136,7 +137,9 @@ def adapt_to_tiny_maps(module: nn.Module) -> nn.Module:
         if type(child) is nn.Conv2d:
             if _is_eligible(child):
                 child.__class__ = TinyMapConv2d
-            elif child.in_channels <= IMAGE_CHANNELS:
+            elif child.in_channels <= IMAGE_CHANNELS and child.kernel_size != (1, 1):
+                # oneDNN's weight gradient of a strided 1x1 convolution of less than 8 channels-last channels is
+                # sometimes wrong (its issue 6035).
                 child.__class__ = ChannelsLastConv2d
     return module
 
