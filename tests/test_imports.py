@@ -9,7 +9,7 @@ import carl
 
 ROOT = Path(carl.__file__).parent
 LAYERS = [  # each may import from the ones before it and from itself
-    {"errors", "files", "precision", "config", "distributed", "clustering"},
+    {"errors", "files", "precision", "terminal", "config", "distributed", "clustering"},
     {"optim", "losses", "models", "data"},
     {"methods"},
     {"assembly", "runs"},

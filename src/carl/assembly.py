@@ -15,6 +15,7 @@ from carl.data.sources import SOURCES, open_dataset
 from carl.data.views import ViewRecipe, Views, pipeline
 from carl.errors import UserError
 from carl.methods import DataFacts, Method, find_method
+from carl.terminal import show_progress
 
 
 def pick_device(name: str) -> torch.device:
@@ -49,6 +50,7 @@ def load_data(config: Config) -> Dataset:
         image_size=config.data.image_size,
         root=None if config.data.root is None else Path(config.data.root),
         max_bad=config.data.max_bad,
+        progress=show_progress,
     )
     limit = config.data.limit
     if limit is None or limit >= len(dataset.pretraining):
@@ -103,11 +105,8 @@ def _adjusted(recipe: ViewRecipe, config: Config) -> ViewRecipe:
             saturation=recipe.saturation * factor,
             hue=min(0.5, recipe.hue * factor),
         )
-    if views.blur is not None:
-        recipe = dataclasses.replace(recipe, blur=views.blur)
-    if views.blur_kernel is not None:
-        recipe = dataclasses.replace(recipe, blur_kernel=views.blur_kernel)
-    return recipe
+    given = {name: getattr(views, name) for name in ("hue", "grey", "blur", "blur_kernel")}
+    return dataclasses.replace(recipe, **{name: value for name, value in given.items() if value is not None})
 
 
 def build_method(config: Config, facts: DataFacts, device: torch.device) -> Method:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from carl.errors import UserError
+from carl.terminal import show_progress
+
+if TYPE_CHECKING:
+    from carl.data import Dataset
 
 PATH = click.Path(path_type=Path)
 
@@ -134,6 +139,58 @@ def report(run: Path, output: Path | None) -> None:
     from carl.reporting.report import write_report
 
     click.echo(write_report(run, output))
+
+
+@cli.group()
+def data() -> None:
+    """Look at data sets and prepare them."""
+
+
+@data.command("list")
+def data_list() -> None:
+    """Name the data sets that are known by name, and the kinds of files that open."""
+    from carl.data.inspect import list_sources
+
+    _echo_rows(list_sources())
+
+
+@data.command("info")
+@click.argument("source")
+@click.option("--image-size", type=int, metavar="PX", help="Side to which images of varied size are brought.")
+@click.option("--sheet", type=PATH, metavar="FILE", help="Where the contact sheet goes.  [default: SOURCE-sheet.png]")
+def data_info(source: str, image_size: int | None, sheet: Path | None) -> None:
+    """Count SOURCE, name its classes and statistics, and draw a contact sheet."""
+    from carl.data.inspect import contact_sheet, describe
+
+    dataset = _opened(source, image_size)
+    _echo_rows(describe(dataset))
+    path = sheet or Path(f"{Path(source).stem}-sheet.png")
+    contact_sheet(dataset, path)
+    click.echo(f"contact sheet: {path}")
+
+
+@data.command("prepare")
+@click.argument("source")
+@click.option("--image-size", type=int, metavar="PX", help="Side to which images of varied size are brought.")
+def data_prepare(source: str, image_size: int | None) -> None:
+    """Decode and pack SOURCE into the cache, so that later starts are instant."""
+    dataset = _opened(source, image_size)
+    for note in dataset.notes:
+        click.echo(note)
+    counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
+    click.echo(f"ready: {counts}")
+
+
+def _opened(source: str, image_size: int | None) -> Dataset:
+    from carl.data import open_dataset
+
+    return open_dataset(source, image_size=image_size, progress=show_progress)
+
+
+def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        click.echo(f"{name:<{width}}  {value}")
 
 
 def main() -> None:

@@ -44,6 +44,8 @@ class ViewsConfig(Section):
     jitter_strength: float | None = Field(
         None, ge=0, description="Factor on the pipeline's colour jitter (the paper leaves the strength open)."
     )
+    hue: float | None = Field(None, ge=0, le=0.5, description="Largest shift of the hue, in turns of the circle.")
+    grey: Probability | None = Field(None, description="Probability of a greyscale view.")
     blur: Probability | None = Field(None, description="Probability of Gaussian blur.")
     blur_kernel: int | None = Field(None, ge=3, description="Side of the blur kernel, odd; 10% of the view if unset.")
 

@@ -70,7 +70,7 @@ class ChannelsLastConv2d(nn.Conv2d):
 
 def _was_measured(conv: nn.Conv2d, input: Tensor) -> bool:
     """Whether the tensors are of a kind for which the faster ways were measured and are right."""
-    if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
+    if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return False  # an exported graph may run on any device
     return input.device.type == "cpu" and input.dim() == 4 and input.shape[1] == conv.in_channels
 
