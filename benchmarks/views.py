@@ -90,9 +90,7 @@ def lightly(images: np.ndarray, side: int) -> Engine:
     from lightly.transforms.simclr_transform import SimCLRTransform
     from PIL import Image
 
-    pair = SimCLRTransform(
-        input_size=side, gaussian_blur=0.5, normalize={"mean": list(MEAN), "std": list(STD)}
-    )
+    pair = SimCLRTransform(input_size=side, gaussian_blur=0.5, normalize={"mean": list(MEAN), "std": list(STD)})
     pictures = [Image.fromarray(image) for image in images]
     # It makes both views at once: half of the images cost as much as one view of each.
     return lambda: [pair(picture) for picture in pictures[: len(pictures) // 2]]
@@ -174,9 +172,7 @@ def measure(side: int, repeats: int, clock: Callable[[], float]) -> dict[str, li
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print medians as JSON, nothing else on stdout")
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 96, 224], help="sides in pixels")
     parser.add_argument("--threads", type=int, default=1, help="threads of torch (default 1)")

@@ -105,7 +105,7 @@ def _adjusted(recipe: ViewRecipe, config: Config) -> ViewRecipe:
             saturation=recipe.saturation * factor,
             hue=min(0.5, recipe.hue * factor),
         )
-    given = {name: getattr(views, name) for name in ("hue", "grey", "blur", "blur_kernel")}
+    given = {name: getattr(views, name) for name in ("hue", "grey", "blur", "blur_sigma", "blur_kernel")}
     return dataclasses.replace(recipe, **{name: value for name, value in given.items() if value is not None})
 
 

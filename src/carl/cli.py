@@ -43,8 +43,10 @@ def cli() -> None:
 )
 @click.option("--init", metavar="FILE|timm", help="Start from pretrained weights: usually the best first thing to try.")
 @click.option("--image-size", type=int, metavar="PX", help="Side of the views.  [default: that of the images]")
-@click.option("--epochs", type=int, metavar="N", help="Passes over the data.  [default: 200; 20 on shapes]")
-@click.option("--batch-size", type=int, metavar="N", help="Images a step, over all processes.  [default: 256]")
+@click.option("--epochs", type=int, metavar="N", help="Passes over the data.  [default: 200; 8 on shapes]")
+@click.option(
+    "--batch-size", type=int, metavar="N", help="Images a step, over all processes.  [default: 256; 128 on shapes]"
+)
 @click.option("--prototypes", type=int, metavar="K", help="About ten times the classes you expect.  [default: by data]")
 @click.option(
     "--prior-start",

@@ -47,6 +47,9 @@ class ViewsConfig(Section):
     hue: float | None = Field(None, ge=0, le=0.5, description="Largest shift of the hue, in turns of the circle.")
     grey: Probability | None = Field(None, description="Probability of a greyscale view.")
     blur: Probability | None = Field(None, description="Probability of Gaussian blur.")
+    blur_sigma: tuple[float, float] | None = Field(
+        None, description="Smallest and largest width of the blur, in pixels."
+    )
     blur_kernel: int | None = Field(None, ge=3, description="Side of the blur kernel, odd; 10% of the view if unset.")
 
     @model_validator(mode="after")

@@ -51,9 +51,7 @@ def test_blend_steps_equal_torchvision(operation, reference):
 
 def test_samples_of_one_batch_take_different_blends():
     images = pictures(3)
-    ours = blend_step_(
-        images.clone(), torch.tensor([SATURATION, BRIGHTNESS, CONTRAST]), torch.full((3,), 0.6)
-    )
+    ours = blend_step_(images.clone(), torch.tensor([SATURATION, BRIGHTNESS, CONTRAST]), torch.full((3,), 0.6))
     references = (F.adjust_saturation, F.adjust_brightness, F.adjust_contrast)
     for view, image, reference in zip(ours, images, references, strict=True):
         assert_close_in_levels(view, reference(image, 0.6))

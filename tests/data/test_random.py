@@ -54,9 +54,7 @@ def test_philox_equals_its_transcription_for_arbitrary_words():
 def test_uniforms_are_the_philox_words_of_block_view_sample_and_epoch():
     seed, epoch, sample, view = (7 << 32) + 5, 11, 123_456, 3
     numbers = uniforms(seed, epoch, torch.tensor([sample]), view, 6)
-    words = [
-        word for block in range(2) for word in philox_in_python_integers((block, view, sample, epoch), (5, 7))
-    ]
+    words = [word for block in range(2) for word in philox_in_python_integers((block, view, sample, epoch), (5, 7))]
     assert numbers.tolist() == [[(word >> 8) / 2**24 for word in words[:6]]]
 
 

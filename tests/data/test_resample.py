@@ -20,9 +20,7 @@ def noise(*shape: int) -> torch.Tensor:
     return torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
 
 
-def resized_crops(
-    images: torch.Tensor, boxes: list[tuple[int, ...]], flips: list[bool], size: int
-) -> torch.Tensor:
+def resized_crops(images: torch.Tensor, boxes: list[tuple[int, ...]], flips: list[bool], size: int) -> torch.Tensor:
     top, left, height, width = torch.tensor(boxes).T
     mirrored = torch.tensor(flips)
     rows = crop_taps(top, height, images.shape[1], size)

@@ -29,9 +29,7 @@ BUSY = ViewRecipe(24, solarise=0.4)  # every operation occurs
 
 
 def photos(count: int, side: int = 32, channels: int = 3) -> torch.Tensor:
-    return torch.randint(
-        0, 256, (count, side, side, channels), generator=torch.Generator().manual_seed(0)
-    ).byte()
+    return torch.randint(0, 256, (count, side, side, channels), generator=torch.Generator().manual_seed(0)).byte()
 
 
 def drawn(recipe: ViewRecipe, count: int = 20_000, height: int = 96, width: int = 96) -> ViewParameters:
@@ -71,9 +69,7 @@ def test_crops_lie_inside_the_image():
 def test_crops_are_distributed_as_those_of_torchvision(height, width):
     torch.manual_seed(0)
     image = torch.empty(3, height, width)
-    theirs = torch.tensor(
-        [RandomResizedCrop.get_params(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(5000)]
-    )
+    theirs = torch.tensor([RandomResizedCrop.get_params(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(5000)])
     ours = drawn(ViewRecipe(32), 5000, height, width)
     for column, name in enumerate(("top", "left", "height", "width")):
         a, b = theirs[:, column].double(), getattr(ours, name).double()
@@ -124,9 +120,7 @@ def test_the_24_orders_of_the_colour_operations_are_equally_frequent():
 def test_draws_of_different_operations_are_independent():
     view = drawn(ViewRecipe(32))
     columns = [view.mirrored, view.jittered, view.grey, view.blurred, view.sigma, view.hue_slot, view.top]
-    correlations = torch.corrcoef(torch.stack([column.float() for column in columns])) - torch.eye(
-        len(columns)
-    )
+    correlations = torch.corrcoef(torch.stack([column.float() for column in columns])) - torch.eye(len(columns))
     assert correlations.abs().max() < 0.04
 
 
@@ -181,15 +175,11 @@ def test_the_road_by_groups_equals_the_road_by_masks(name, channels):
         torch.testing.assert_close(grouped, masked, atol=1e-5, rtol=0)
 
 
-def by_torchvision(
-    image: torch.Tensor, recipe: ViewRecipe, parameters: ViewParameters, row: int
-) -> torch.Tensor:
+def by_torchvision(image: torch.Tensor, recipe: ViewRecipe, parameters: ViewParameters, row: int) -> torch.Tensor:
     """One view by torchvision's functions, one operation after the other."""
     p = {field.name: getattr(parameters, field.name)[row].tolist() for field in fields(ViewParameters)}
     view = image.permute(2, 0, 1) / 255
-    view = F.resized_crop(
-        view, p["top"], p["left"], p["height"], p["width"], [recipe.size] * 2, antialias=True
-    )
+    view = F.resized_crop(view, p["top"], p["left"], p["height"], p["width"], [recipe.size] * 2, antialias=True)
     view = F.hflip(view) if p["mirrored"] else view
     adjust = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation)
     for slot, operation in enumerate((*p["blends"], None)):
@@ -215,9 +205,7 @@ def test_whole_pipelines_equal_torchvision_operation_by_operation():
 def test_eval_is_the_whole_image_normalised():
     images = photos(3, 32)
     (view,) = Views(pipeline("eval", 32), MEAN, STD, seed=0)(images, torch.arange(3), 0)
-    torch.testing.assert_close(
-        view, F.normalize(images.permute(0, 3, 1, 2) / 255, MEAN, STD), atol=1e-5, rtol=0
-    )
+    torch.testing.assert_close(view, F.normalize(images.permute(0, 3, 1, 2) / 255, MEAN, STD), atol=1e-5, rtol=0)
 
 
 def test_eval_resizes_images_that_are_not_square_whole():

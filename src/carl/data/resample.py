@@ -52,9 +52,7 @@ def crop_taps(start: Tensor, extent: Tensor, source: int, size: int) -> tuple[Te
     pixels = first + torch.arange(taps, device=start.device)[:, None, None]  # (T, B, S)
     inside = (pixels >= 0) & (pixels < extent[:, None])
     weights = (1.0 - (pixels + 0.5 - centres).abs() / width).clamp_(min=0.0) * inside
-    pixels = (start[:, None] + pixels).clamp_(
-        0, source - 1
-    )  # those outside weigh nothing, yet must be readable
+    pixels = (start[:, None] + pixels).clamp_(0, source - 1)  # those outside weigh nothing, yet must be readable
     return pixels, weights / weights.sum(dim=0)
 
 
@@ -69,9 +67,7 @@ def resample(images: Tensor, rows: tuple[Tensor, Tensor], columns: Tensor) -> Te
     down = lines.index_select(0, line[0].flatten()).to(torch.float32).mul_(shares[0])
     for tap in range(1, len(pixels)):
         down.add_(lines.index_select(0, line[tap].flatten()).to(torch.float32).mul_(shares[tap]))
-    planar = (
-        down.view(batch, size, width, channels).permute(0, 3, 1, 2).reshape(batch, channels * size, width)
-    )
+    planar = down.view(batch, size, width, channels).permute(0, 3, 1, 2).reshape(batch, channels * size, width)
     return torch.bmm(planar, columns.transpose(1, 2)).view(batch, channels, size, size)
 
 
@@ -102,8 +98,6 @@ def gaussian_blur_(images: Tensor, sigma: Tensor, reads: Tensor) -> Tensor:
     weights = (gaussian_kernels(sigma, len(reads)) @ reads).view(batch, size, size)
     across = torch.bmm(images.reshape(batch, channels * size, size), weights.transpose(1, 2))
     # One plane at a time: a product that broadcasts weights over channels would first copy them three times.
-    for plane, result in zip(
-        across.view(batch, channels, size, size).unbind(1), images.unbind(1), strict=True
-    ):
+    for plane, result in zip(across.view(batch, channels, size, size).unbind(1), images.unbind(1), strict=True):
         torch.bmm(weights, plane, out=result)
     return images

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
@@ -41,7 +43,8 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     dataset = load_data(config)
     facts = gather_facts(config, dataset)
     known = {"data": {"image_size": facts.image_size}}
-    config = resolve([method.preset(config.method.preset, facts), layer, known], method.Options)
+    config = resolve([known, method.preset(config.method.preset, facts), layer], method.Options)
+    facts = dataclasses.replace(facts, image_size=config.data.image_size)
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
     config = method.completed(config)
