@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from torch import Tensor
 
@@ -44,7 +42,7 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     facts = gather_facts(config, dataset)
     known = {"data": {"image_size": facts.image_size}}
     config = resolve([known, method.preset(config.method.preset, facts), layer], method.Options)
-    facts = dataclasses.replace(facts, image_size=config.data.image_size)
+    facts = gather_facts(config, dataset)  # the preset may have set the side of the views
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
     config = method.completed(config)
