@@ -68,6 +68,13 @@ def test_every_option_tells_its_default_or_what_it_is_for():
         (["pretrain", "DATA", "--set", "train.device=tpu", "--batch-size", "8"], ["tpu", "use auto"]),
         (["pretrain", "DATA", "--image-size", "2"], ["data.image_size=2", "greater than or equal to 8"]),
         (["pretrain", "DATA", "--resume", "auto"], ["--resume auto", "--out"]),
+        (["pretrain", "DATA", "--resume", "empty", "--out", "run"], ["--resume empty", "--out run"]),
+        (["pretrain", "DATA", "--batch-size", "8", "--set", "views.pipeline=eval"], ["'eval'", "1 view", "simclr"]),
+        (["pretrain", "DATA", "--batch-size", "8", "--set", "views.blur_sigma=[2,1]"], ["blur_sigma", "smaller first"]),
+        (["pretrain", "DATA", "--batch-size", "8", "--backbone", "densenet121", "--image-size", "16"], ["16 px"]),
+        (["pretrain", "DATA", "--seed", "99999999999999999999999"], ["train.seed", "less than or equal"]),
+        (["pretrain", "--set", "data.source=3"], ["data.source=3", "string"]),
+        (["pretrain", "x" * 5000], ["File name too long"]),
         (["pretrain", "--resume", "nowhere"], ["nowhere", "does not exist"]),
         (["pretrain", "--resume", "empty"], ["empty", "config.toml"]),
         (["eval", "nowhere"], ["nowhere", "does not exist"]),
@@ -86,6 +93,22 @@ def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(
     for word in words:
         assert word in done.stderr
     assert [p.name for p in tmp_path.rglob("*")] == ["empty"]
+
+
+def test_bare_commands_show_their_help(carl: Run):
+    for command in ([], ["data"]):
+        done = carl(*command)
+        assert done.returncode == 0
+        assert "Commands:" in done.stdout
+
+
+def test_a_folder_that_only_begins_like_a_known_name_gets_no_values_of_it():
+    from carl.assembly import recognised_name
+
+    assert recognised_name("shapes-of-leaves") == "shapes-of-leaves"
+    assert recognised_name("/data/cifar100-train-10k.parquet") == "cifar100"
+    assert recognised_name("cifar10-train.parquet") == "cifar10"
+    assert recognised_name("photos") == "photos"
 
 
 def test_a_run_directory_that_exists_is_refused_and_left_alone(carl: Run, tmp_path: Path, small_data: Path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,17 +31,30 @@ def pick_device(name: str) -> torch.device:
         raise UserError(f"train.device={name!r} is not supported; use auto, cpu, cuda, cuda:N or mps")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"train.device={name!r}: torch sees no CUDA device here; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"train.device={name!r}: there are {torch.cuda.device_count()} CUDA devices; use a lower number"
+        )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device='mps': torch sees no MPS device here; use auto or cpu")
     return device
 
 
-def with_absolute_source(layer: Layer) -> Layer:
-    """The layer with a source that is a file or folder named in full, so that a run can be resumed from anywhere."""
-    source = layer.get("data", {}).get("source")
-    if source is None or source in SOURCES or not Path(source).exists():
-        return layer
-    return merge([layer, {"data": {"source": str(Path(source).resolve())}}])
+def with_absolute_paths(layer: Layer) -> Layer:
+    """The layer with files and folders named in full, so that a run can be resumed from anywhere."""
+    paths: dict[str, dict[str, Any]] = {}
+    for section, key in (("data", "source"), ("model", "init")):
+        value = layer.get(section, {}).get(key)
+        if isinstance(value, str) and value not in SOURCES and value != "timm" and _exists(value):
+            paths.setdefault(section, {})[key] = str(Path(value).resolve())
+    return merge([layer, paths])
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except (OSError, ValueError):  # too long for the file system, or with a null byte
+        return False
 
 
 def load_data(config: Config) -> Dataset:
@@ -68,7 +82,7 @@ def load_data(config: Config) -> Dataset:
 def recognised_name(source: str) -> str:
     """The known data set that a source is or that its file is named after, else the source itself."""
     stem = re.sub(r"[^a-z0-9]", "", Path(source).name.lower())
-    for name in sorted(SOURCES, key=len, reverse=True):  # cifar100 before cifar10
+    for name in sorted(SOURCES.keys() - {"shapes"}, key=len, reverse=True):  # cifar100 before cifar10
         if stem.startswith(name.replace("-", "")):
             return name
     return source
@@ -120,12 +134,15 @@ def build_method(config: Config, facts: DataFacts, device: torch.device) -> Meth
     return method
 
 
+def without_init(config: Config) -> Config:
+    """The configuration without starting weights, for when others will be loaded."""
+    return config.model_copy(update={"model": config.model.model_copy(update={"init": None})})
+
+
 def random_encoder(config: Config, facts: DataFacts, device: torch.device) -> nn.Module:
     """The run's encoder as it was before training (or, with --init, before those weights)."""
-    model = config.model.model_copy(update={"init": None})
-    untrained = config.model_copy(update={"model": model})
     state = torch.get_rng_state()
     torch.manual_seed(config.train.seed)
-    encoder = find_method(config.method.name)(untrained, facts).encoder.to(device)
+    encoder = find_method(config.method.name)(without_init(config), facts).encoder.to(device)
     torch.set_rng_state(state)
     return encoder

@@ -34,7 +34,7 @@ def cli() -> None:
 @cli.command()
 @click.argument("data", required=False)
 @click.option("--method", metavar="NAME", help="How to learn.  [default: carl]")
-@click.option("--preset", metavar="NAME", help="Set of values for method and data.  [default: paper]")
+@click.option("--preset", metavar="NAME", help="Set of values for method and data.  [default: paper; shapes on shapes]")
 @click.option("--backbone", metavar="NAME", help="Any timm model.  [default: resnet18]")
 @click.option(
     "--stem",
@@ -199,14 +199,24 @@ def main() -> None:
     """Entry point: errors of the user are one line and exit code 2."""
     try:
         code = cli.main(prog_name="carl", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        sys.exit(0)
     except (UserError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         print(f"carl: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader of our output has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(141)
+        where = f" {error.filename}" if error.filename else ""
+        print(
+            f"carl: cannot use{where}: {error.strerror or error}; check the path, its rights and the disk",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         print("carl: interrupted", file=sys.stderr)
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
     sys.exit(code if isinstance(code, int) else 0)

@@ -77,7 +77,7 @@ class MethodOptions(Section):
     """What a method declares as its options; `name` is its key in METHODS."""
 
     name: str = "carl"
-    preset: str = Field("paper", description="The set of values that the rest started from.")
+    preset: str = Field("", description="The set of values that the rest started from; empty is the data's own.")
 
 
 class OptimConfig(Section):
@@ -93,6 +93,14 @@ class OptimConfig(Section):
     clip: float = Field(0.0, ge=0, description="Largest norm of the gradient; 0 does not clip. ViTs like 1 to 3.")
     scale_lr: bool = Field(False, description="Multiply the rate by batch size / 256 (Goyal et al. 2017).")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _rates_of_adamw(cls, values: Any) -> Any:
+        """AdamW with the rates of LARS would diverge: without rates of the user's it takes 1e-3 down to 1e-6."""
+        if isinstance(values, dict) and values.get("name") == "adamw":
+            return {"lr": 1e-3, "lr_end": 1e-6, **values}
+        return values
+
 
 class TrainConfig(Section):
     epochs: int = Field(200, ge=1, description="Passes over the data (paper, appendix A).")
@@ -100,7 +108,7 @@ class TrainConfig(Section):
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder; the loss still sees all of it."
     )
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, le=2**63 - 1)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     compile: bool = False

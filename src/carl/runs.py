@@ -35,11 +35,10 @@ class RunDirectory:
         self.head_file = path / "head.safetensors"
         self.checkpoint_file = path / "checkpoint.pt"
         self.gallery_file = path / "gallery.npz"
-        self.report_file = path / "report.html"
         self.results = path / "results"
 
     @classmethod
-    def create(cls, path: Path, config: Config, command: list[str]) -> RunDirectory:
+    def create(cls, path: Path, config: Config, device: torch.device, command: list[str]) -> RunDirectory:
         """A new run; refuses a directory that already holds anything."""
         cls.check_free(path)
         run = cls(path)
@@ -47,8 +46,8 @@ class RunDirectory:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make run directory {path}: {error.strerror}; choose another --out") from None
-        files.write_text(run.config_file, to_toml(config))
-        files.write_json(run.environment_file, environment(command))
+        files.write_json(run.environment_file, environment(command, device, config.train.seed))
+        files.write_text(run.config_file, to_toml(config))  # last: with it the directory is a run
         return run
 
     @classmethod
@@ -67,7 +66,8 @@ class RunDirectory:
 
     def read_config(self) -> Config:
         layer = read_toml(self.config_file)
-        name = layer.get("method", {}).get("name", "carl")
+        method = layer.get("method")
+        name = str(method.get("name", "carl")) if isinstance(method, dict) else "carl"
         return resolve([layer], find_method(name).Options)
 
     def write_config(self, config: Config) -> None:
@@ -101,16 +101,18 @@ def read_weights_into(path: Path, module: nn.Module) -> None:
     try:
         module.load_state_dict(load_file(path))
     except Exception as error:  # a damaged file and a foreign one differ only in their message
-        reason = (str(error).splitlines() or ["unreadable"])[0]
+        reason = " ".join(str(error).split()[:30]) or "unreadable"
         raise UserError(f"{path} does not fit this run: {reason}; restore the file or train again") from None
 
 
-def environment(command: list[str]) -> dict[str, Any]:
+def environment(command: list[str], device: torch.device, seed: int) -> dict[str, Any]:
     """Where and with what a run was made."""
     packages = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
     return {
         "format": FORMAT,
         "command": command,
+        "device": str(device),
+        "seed": seed,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": platform.processor() or platform.machine(),

@@ -21,7 +21,10 @@ ALL = pytest.mark.parametrize("name", list(METHODS))
 
 def settings(name: str) -> Config:
     method = METHODS[name]
-    layers = [method.preset("paper", FACTS), {"data": {"source": "shapes", "image_size": 32}, "method": {"name": name}}]
+    layers = [
+        method.preset(method.default_preset(FACTS), FACTS),
+        {"data": {"source": "shapes", "image_size": 32}, "method": {"name": name}},
+    ]
     return method.completed(resolve(layers, method.Options))
 
 
@@ -121,8 +124,8 @@ def test_the_loss_is_float32_under_autocast_and_its_gradients_are_finite(name: s
 def test_the_whole_step_runs_forward_and_backward_on_meta_tensors(name: str):
     method = make(name).to("meta")
     loss, _ = method(make_batch(name, device="meta"), 0.3)
-    method.after_backward(0.3)
     loss.backward()
+    method.after_backward(0.3)
     assert all(p.grad is not None and p.grad.device.type == "meta" for p in method.parameters() if p.requires_grad)
 
 

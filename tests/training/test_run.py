@@ -17,6 +17,8 @@ import torch
 import torchvision
 from safetensors.torch import load_file
 
+from carl.data.batches import Batch
+from carl.training.loop import Trainer
 from tests.conftest import SMALL, Run
 
 LISTED = [
@@ -129,6 +131,29 @@ def test_killed_before_the_first_checkpoint_it_starts_again_and_ends_the_same(
     done = carl("pretrain", "--resume", "run")
     assert done.returncode == 0, done.stderr
     assert_same_weights(whole, tmp_path / "run")
+    assert [r["epoch"] for r in records(tmp_path / "run") if r["kind"] == "probe"] == [0, 1, 2, 3]
+
+
+def test_stopped_at_the_last_step_of_an_epoch_it_still_probes_and_keeps_that_epoch(
+    whole: Path, small_data: Path, tmp_path: Path, carl: Run, monkeypatch: pytest.MonkeyPatch
+):
+    plain_step = Trainer._train_step
+
+    def step_then_signal(trainer: Trainer, batch: Batch) -> dict[str, torch.Tensor]:
+        metrics = plain_step(trainer, batch)
+        if trainer.step == 11:  # the twelfth step, the last of the second epoch
+            trainer._signal = signal.SIGINT
+        return metrics
+
+    monkeypatch.setattr(Trainer, "_train_step", step_then_signal)
+    done = carl("pretrain", small_data, *SMALL, "--out", "run", "--set", "train.keep_epochs=[2]")
+    assert done.returncode == 130
+    assert (tmp_path / "run" / "encoders" / "epoch-0002.safetensors").exists()
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert carl("pretrain", "--resume", "run").returncode == 0
+    assert_same_weights(whole, tmp_path / "run")
+    assert [r["epoch"] for r in records(tmp_path / "run") if r["kind"] == "probe"] == [0, 1, 2, 3]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
@@ -210,6 +235,25 @@ def test_gradient_accumulation_gives_the_loss_of_the_whole_batch(small_data: Pat
     assert carl("pretrain", *common, "--out", "parts", "--set", "train.accumulate=4").returncode == 0
     losses = [[r["loss"] for r in records(tmp_path / name) if r["kind"] == "step"] for name in ("whole", "parts")]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_accumulation_takes_a_partial_last_batch(small_data: Path, carl: Run):
+    done = carl(
+        "pretrain", small_data, *SMALL, "--epochs", "1", "--batch-size", "60", "--set", "train.accumulate=5",
+        "--set", "train.drop_last=false", "--set", "data.limit=67", "--set", "log.report=false",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_run_goes_on_without_the_weights_it_started_from(small_data: Path, tmp_path: Path, carl: Run):
+    weights_file = tmp_path / "start.pth"
+    torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), weights_file)
+    common = [small_data, *SMALL, "--set", "log.report=false"]
+    assert carl("pretrain", *common, "--epochs", "1", "--init", "start.pth", "--out", "run").returncode == 0
+    weights_file.unlink()
+    assert carl("eval", "run").returncode == 0
+    done = carl("pretrain", "--resume", "run", "--epochs", "2")
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_leaves_the_last_good_checkpoint(

@@ -11,7 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from carl import files
-from carl.assembly import build_method, gather_facts, load_data, pick_device, random_encoder, with_absolute_source
+from carl.assembly import (
+    build_method,
+    gather_facts,
+    load_data,
+    pick_device,
+    random_encoder,
+    with_absolute_paths,
+    without_init,
+)
 from carl.config import merge, resolve
 from carl.data.images import UNLABELLED, Dataset, Split
 from carl.errors import UserError
@@ -31,7 +39,7 @@ def evaluate_knn(path: Path, data: str | None = None, force: bool = False) -> Re
     run = RunDirectory.open(path)
     config = run.read_config()
     if data is not None:
-        layer = with_absolute_source({"data": {"source": data}})
+        layer = with_absolute_paths({"data": {"source": data}})
         config = resolve([merge([config.model_dump(), layer])], find_method(config.method.name).Options)
     if not run.encoder_file.is_file():
         raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
@@ -39,13 +47,14 @@ def evaluate_knn(path: Path, data: str | None = None, force: bool = False) -> Re
     target = run.results / f"knn-{name}.json"
     if target.is_file() and not force:
         stored: Result = json.loads(target.read_text(encoding="utf-8"))
-        if stored.get("encoder_modified") == run.encoder_file.stat().st_mtime_ns:
+        same_encoder = stored.get("encoder_modified") == run.encoder_file.stat().st_mtime_ns
+        if same_encoder and stored.get("data") == config.data.source:
             return stored
-    device = pick_device(config.train.device)
+    device = pick_device("auto")  # the machine may be another than the one that trained
     dataset = load_data(config)
     train, test = labelled_splits(dataset, config.data.source)
     facts = gather_facts(config, dataset)
-    method = build_method(config, facts, device)
+    method = build_method(without_init(config), facts, device)
     read_weights_into(run.encoder_file, method.encoder)
     size = facts.image_size
     encoders = {"trained": method.encoder, "random": random_encoder(config, facts, device)}
@@ -53,6 +62,8 @@ def evaluate_knn(path: Path, data: str | None = None, force: bool = False) -> Re
         "protocol": "knn",
         "kind": "offline: whole training split votes, whole test split is judged",
         "data": config.data.source,
+        "data_fingerprint": dataset.fingerprint,
+        "seed": config.train.seed,
         "train_images": len(train),
         "test_images": len(test),
         "temperature": TEMPERATURE,

@@ -74,7 +74,7 @@ def count_duplicates(prototypes: Tensor, cosine: float = NEAR_DUPLICATE) -> int:
 def rank_me(features: Tensor) -> float:
     """Effective rank: exp of the entropy of the normalised singular values (Garrido et al. 2023)."""
     values = torch.linalg.svdvals(features.double())
-    p = values / values.sum() + 1e-7
+    p = values / values.sum().clamp(min=1e-12) + 1e-7
     return math.exp(float(torch.special.entr(p).sum()))
 
 
@@ -97,7 +97,8 @@ def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> li
     count, ln_k = health.prototypes, math.log(health.prototypes)
     few = max(1, count // 20)
     findings = []
-    if health.covering <= few and count > 2:
+    flat = health.mean_entropy > 0.9 * ln_k and health.information < 0.02 * ln_k
+    if health.covering <= few and count > 2 and not flat:
         findings.append(
             Finding(
                 "few prototypes",
@@ -106,7 +107,7 @@ def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> li
                 f"raise --prior-start (now {prior_start:g}) or lower the learning rate",
             )
         )
-    elif health.information < 0.02 * ln_k and epochs_done >= 3:
+    elif flat and epochs_done >= 3:
         findings.append(
             Finding(
                 "constant assignment",
@@ -116,7 +117,7 @@ def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> li
                 f"(now {prior_start:g}, but keep it above 2)",
             )
         )
-    elif health.covering < min(count, health.images) / 4:
+    elif health.covering < min(count, health.images) / 4 and not flat:
         findings.append(
             Finding(
                 "few prototypes",

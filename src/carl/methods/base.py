@@ -35,6 +35,7 @@ class Method(nn.Module):
     """
 
     Options: ClassVar[type[MethodOptions]]
+    views_needed: ClassVar[int] = 2
     encoder: nn.Module
     head: nn.Module  # all else that is learned: saved as head.safetensors
 
@@ -42,6 +43,11 @@ class Method(nn.Module):
     def preset(cls, name: str, facts: DataFacts) -> Layer:
         """The values that a preset gives this method on this data, as sections of the configuration."""
         raise NotImplementedError
+
+    @classmethod
+    def default_preset(cls, facts: DataFacts) -> str:
+        """The preset when the user names none: the paper's, but on the built-in data values for a run of minutes."""
+        return "shapes" if facts.name == "shapes" else "paper"
 
     @classmethod
     def completed(cls, config: Config) -> Config:

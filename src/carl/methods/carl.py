@@ -105,10 +105,10 @@ class CARL(Method):
 
     @classmethod
     def preset(cls, name: str, facts: DataFacts) -> Layer:
-        if name != "paper":
-            raise UserError(f"carl has no preset {name!r}; use paper")
-        if facts.name == "shapes":
+        if name == "shapes":
             return SHAPES_VALUES
+        if name != "paper":
+            raise UserError(f"carl has no preset {name!r}; use paper or shapes")
         few = 10 * facts.classes if facts.classes else 100 if facts.images < 20_000 else 300
         prototypes, start, end = PAPER_VALUES.get(facts.name, (max(few, 10), 4.0, 1.5))
         method = {"prototypes": prototypes, "prior_start": start, "prior_end": end}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from carl.config import ModelConfig
-from carl.errors import UserError, suggestion
+from carl.errors import UserError
 from carl.models.tiny_maps import adapt_to_tiny_maps
 
 CLASSIFIERS = ("fc.", "head.", "classifier.", "head.fc.")  # layers above the representation, by timm's names
@@ -43,7 +44,7 @@ def _create(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
         options["img_size"] = image_size  # transformers with position embeddings are built for one size
     try:
         encoder: nn.Module = timm.create_model(model.backbone, pretrained=model.init == "timm", **options)
-    except (OSError, RuntimeError, ValueError, AssertionError) as error:
+    except (OSError, RuntimeError, ValueError, AssertionError, TypeError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
         remedy = (
             "check the network, or give --init a file"
@@ -55,7 +56,8 @@ def _create(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
 
 
 def _nearest_model(name: str) -> str:
-    return suggestion(name, timm.list_models()) if len(name) < 60 else "; see timm.list_models()"
+    close = difflib.get_close_matches(name, timm.list_models(), n=1)
+    return f"; did you mean {close[0]!r}?" if close else "; timm.list_models() in Python lists them"
 
 
 def use_small_stem(encoder: nn.Module, channels: int, name: str) -> None:
@@ -72,8 +74,15 @@ def feature_size(encoder: nn.Module, channels: int, image_size: int) -> int:
     """Length of the representation, measured: timm's attributes differ among models with their own heads."""
     was_training = encoder.training
     encoder.eval()
-    with torch.no_grad():
-        features = encoder(torch.zeros(1, channels, image_size, image_size))
+    try:
+        with torch.no_grad():
+            features = encoder(torch.zeros(1, channels, image_size, image_size))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"the backbone cannot read images of {image_size} px: {reason}; "
+            "choose a larger --image-size or another --backbone"
+        ) from None
     encoder.train(was_training)
     return int(features.shape[1])
 

@@ -82,9 +82,9 @@ def _gallery(path: Path) -> dict[str, Any]:
 
 
 def _verdict(records: list[dict[str, Any]], probes: list[dict[str, Any]]) -> str:
-    if not any(r.get("event") == "finished" for r in records):
+    if not records or records[-1].get("event") != "finished":
         return "stopped early"
-    return str(probes[-1]["verdict"]) if probes else "not probed"
+    return str(probes[-1].get("verdict", "not probed")) if probes else "not probed"
 
 
 def _png(pixels: np.ndarray) -> str:

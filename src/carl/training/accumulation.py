@@ -9,6 +9,7 @@ norm, which normalises within a part.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from carl.data.batches import Batch
 from carl.methods.base import Method, Metrics
+from carl.training.checkpoints import get_device_random_state, set_device_random_state
 
 
 @contextmanager
@@ -36,21 +38,28 @@ def backward_in_parts(
     method: Method, batch: Batch, progress: float, parts: int, autocast: torch.autocast, scale: Tensor | float
 ) -> Metrics:
     """Gradients of the whole batch's loss (times `scale`) into the parameters; the figures to log."""
-    size = len(batch.indices) // parts
-    pieces = [batch.part(slice(start, start + size)) for start in range(0, size * parts, size)]
+    count = len(batch.indices)
+    size = max(2, math.ceil(count / parts))  # batch norm needs two images
+    starts = list(range(0, count, size))
+    if len(starts) > 1 and count - starts[-1] < 2:
+        starts.pop()
+    ends = [*starts[1:], count]
+    pieces = [batch.part(slice(start, end)) for start, end in zip(starts, ends, strict=True)]
     random_states = []
     with torch.no_grad(), running_statistics_kept(method), autocast:
         outputs = []
         for piece in pieces:
-            random_states.append(torch.get_rng_state())
+            random_states.append((torch.get_rng_state(), get_device_random_state(batch.indices.device)))
             outputs.append(method.represent(piece))
     represented = torch.cat(outputs, dim=1).requires_grad_()
     with autocast:
-        loss, metrics = method.objective(represented, batch.part(slice(0, size * parts)), progress)
+        loss, metrics = method.objective(represented, batch, progress)
     (loss * scale).backward()
     assert represented.grad is not None
-    for piece, gradient, state in zip(pieces, represented.grad.split(size, dim=1), random_states, strict=True):
+    gradients = represented.grad.split([len(piece.indices) for piece in pieces], dim=1)
+    for piece, gradient, (state, device_state) in zip(pieces, gradients, random_states, strict=True):
         torch.set_rng_state(state)  # the same dropout as in the first pass
+        set_device_random_state(batch.indices.device, device_state)
         with autocast:
             output = method.represent(piece)
         output.backward(gradient.to(output.dtype))

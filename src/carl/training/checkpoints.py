@@ -28,6 +28,20 @@ class Checkpoint:
     seconds: float  # spent training so far
 
 
+def get_device_random_state(device: torch.device) -> Tensor | None:
+    """State of the device's own generator, None where the CPU's serves."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else None
+
+
+def set_device_random_state(device: torch.device, state: Tensor | None) -> None:
+    if state is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    elif state is not None and device.type == "mps":
+        torch.mps.set_rng_state(state)
+
+
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     with files.atomic_writer(path) as file:
         torch.save({"format": FORMAT, **vars(checkpoint)}, file)

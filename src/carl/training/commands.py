@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from carl import distributed
-from carl.assembly import build_method, gather_facts, load_data, pick_device, with_absolute_source
+from carl.assembly import build_method, gather_facts, load_data, pick_device, with_absolute_paths, without_init
 from carl.config import Config, Layer, resolve
 from carl.data.images import Dataset
 from carl.errors import UserError
@@ -22,24 +22,27 @@ from carl.training.pretrain import check_resumable, plan, run_pretraining, summa
 def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[str]) -> None:
     """Start a run or go on with one; ends the process with 130 or 143 when a signal ended the run."""
     console = Console(silent=os.environ.get("RANK", "0") != "0")
-    layer = with_absolute_source(layer)
+    layer = with_absolute_paths(layer)
     extended_from: int | None = None
     found = _run_to_resume(out, resume)
     if found is not None:
         run = found
         config, dataset, facts, extended_from = _reopened(run, layer)
         device = distributed.start(pick_device(config.train.device))
-        method = build_method(config, facts, device)
+        saved = run.checkpoint_file.exists()
+        method = build_method(without_init(config) if saved else config, facts, device)
     else:
         if not layer.get("data", {}).get("source"):
             raise UserError("no DATA given; name a data set, a folder or a file, for example: carl pretrain shapes")
         if out is not None:
             RunDirectory.check_free(out)
+        elif "TORCHELASTIC_RUN_ID" in os.environ:
+            raise UserError("under torchrun a restarted process must find its run again; add --out RUN")
         config, dataset, facts = plan(layer)
         device = distributed.start(pick_device(config.train.device))
         method = build_method(config, facts, device)  # before anything is written: its weights may not fit
         path = Path(distributed.agreed(str(out or free_name(Path("runs"), _run_name(config)))))
-        run = RunDirectory.create(path, config, command) if distributed.is_main() else RunDirectory(path)
+        run = RunDirectory.create(path, config, device, command) if distributed.is_main() else RunDirectory(path)
     for note in dataset.notes:
         console.say(note)
     console.say(f"{_described(config, facts)}, on {device}\nrun directory: {run.path}")
@@ -59,6 +62,8 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
 
 def _run_to_resume(out: Path | None, resume: str | None) -> RunDirectory | None:
     """The run to go on with: one that is named, or --out if it is there and we may."""
+    if resume is not None and resume != "auto" and out is not None:
+        raise UserError(f"--resume {resume} goes on in its own directory; leave out --out {out}")
     if resume is not None and resume != "auto":
         return RunDirectory.open(Path(resume))
     if resume == "auto" and out is None:
@@ -73,8 +78,6 @@ def _reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, DataFac
     config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
     check_resumable(stored, config)
     dataset = load_data(config)
-    if config != stored and os.environ.get("RANK", "0") == "0":
-        run.write_config(config)
     extended_from = stored.train.epochs if config.train.epochs > stored.train.epochs else None
     return config, dataset, gather_facts(config, dataset), extended_from
 

@@ -23,7 +23,12 @@ from carl.methods.base import EmbedFn, Metrics
 from carl.optim import build_optimizer, clip_gradients, rate_at, set_rate
 from carl.runs import RunDirectory
 from carl.training.accumulation import backward_in_parts
-from carl.training.checkpoints import Checkpoint, save_checkpoint
+from carl.training.checkpoints import (
+    Checkpoint,
+    get_device_random_state,
+    save_checkpoint,
+    set_device_random_state,
+)
 from carl.training.console import Console
 from carl.training.journal import Journal
 from carl.training.probe import Probe, since
@@ -91,12 +96,16 @@ class Trainer:
                     self._guard(at_once=self.device.type == "cpu")
                     if self.step % self.config.log.every == 0 or self.step % per_epoch == 0:
                         self._log()
+                    if self.step % per_epoch == 0:
+                        break  # what belongs to the end of the epoch is saved with it
                     if self._signal is not None:
                         self.save()
                         raise Interrupted(self._signal)
                     if train.checkpoint_steps and self.step % train.checkpoint_steps == 0:
                         self.save()
                 self._end_epoch(epoch + 1)
+                if self._signal is not None and self.step < self.total_steps:
+                    raise Interrupted(self._signal)
 
     def _train_step(self, batch: Batch) -> Metrics:
         train, optim = self.config.train, self.config.optim
@@ -130,9 +139,20 @@ class Trainer:
                 epoch = (bad - 1) // self.batches.steps_per_epoch + 1
                 raise UserError(
                     f"the loss is not finite at step {bad} (epoch {epoch}); the last good checkpoint is "
-                    f"{self._last_checkpoint()}; lower the learning rate (now {self.config.optim.lr:g}), or train with "
+                    f"{self._last_checkpoint()}; start again with a lower learning rate "
+                    f"(now {self.config.optim.lr:g}) or with "
                     "train.precision=fp32"
                 )
+
+    def _check_weights(self) -> None:
+        """Nothing is probed or saved that is not finite."""
+        if self._window:
+            self._guard(at_once=True)
+        if not all(torch.stack([p.isfinite().all() for p in self.method.parameters()]).tolist()):
+            raise UserError(
+                f"the weights are not finite after step {self.step}; the last good checkpoint is "
+                f"{self._last_checkpoint()}; start again with a lower learning rate (now {self.config.optim.lr:g})"
+            )
 
     def _last_checkpoint(self) -> str:
         return str(self.run.checkpoint_file) if self.run.checkpoint_file.exists() else "none yet"
@@ -162,6 +182,7 @@ class Trainer:
         self._window, self._window_started, self._window_images = [], time.monotonic(), 0
 
     def _end_epoch(self, epoch: int) -> None:
+        self._check_weights()
         every = self.config.probe.every
         if every and (epoch % every == 0 or epoch == self.config.train.epochs):
             self._probe(epoch)
@@ -175,14 +196,15 @@ class Trainer:
         if not self.config.probe.every or not distributed.is_main():
             return
         result = self.probe.run(self.method, epoch)
+        self.console.show_probe(result.summary())
+        if epoch == 0:  # an untrained model has no health to judge
+            self.journal.write("probe", self.step, epoch, **result.record(judged=False))
+            self.console.say(f"before training: {result.summary()}")
+            return
         earlier = self.journal.of_kind("probe")
         words = [finding.sentence(since(finding.kind, earlier, epoch)) for finding in result.findings]
         known = {text for record in earlier for text in record.get("warnings", ())}
         self.journal.write("probe", self.step, epoch, **result.record(), warnings=words)
-        self.console.show_probe(result.summary())
-        if epoch == 0:
-            self.console.say(f"before training: {result.summary()}")
-            return  # an untrained model has no health to judge
         for text in words:
             if text not in known:
                 self.console.say(f"warning: {text}", style="yellow")
@@ -191,28 +213,22 @@ class Trainer:
         """The checkpoint and the weights, unless this step is saved already."""
         if self._saved_step == self.step:
             return
-        self._guard(at_once=True) if self._window else None
-        if not all(torch.stack([p.isfinite().all() for p in self.method.parameters()]).tolist()):
-            raise UserError(
-                f"the weights are not finite after step {self.step}; the last good checkpoint is "
-                f"{self._last_checkpoint()}; lower the learning rate (now {self.config.optim.lr:g})"
-            )
+        self._check_weights()
         self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
         self._saved_step = self.step
         if distributed.is_main():
-            save_checkpoint(self.run.checkpoint_file, self._checkpoint())
             self.run.save_weights(self.method.encoder, self.method.head)
+            save_checkpoint(self.run.checkpoint_file, self._checkpoint())  # last: it says that all is there
         distributed.barrier()
 
     def _checkpoint(self) -> Checkpoint:
-        on_cuda = self.device.type == "cuda"
         return Checkpoint(
             step=self.step,
             method=self.method.state_dict(),
             optimizer=self.optimizer.state_dict(),
             scaler=self.scaler.state_dict(),
             random_state=torch.get_rng_state(),
-            device_random_state=torch.cuda.get_rng_state(self.device) if on_cuda else None,
+            device_random_state=get_device_random_state(self.device),
             data_fingerprint=self.data_fingerprint,
             seconds=self.seconds,
         )
@@ -230,8 +246,7 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(checkpoint.scaler)
         torch.set_rng_state(checkpoint.random_state)
-        if checkpoint.device_random_state is not None and self.device.type == "cuda":
-            torch.cuda.set_rng_state(checkpoint.device_random_state, self.device)
+        set_device_random_state(self.device, checkpoint.device_random_state)
         self.step = self._saved_step = checkpoint.step
         self.seconds = checkpoint.seconds
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import Tensor
 
@@ -41,13 +43,36 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     dataset = load_data(config)
     facts = gather_facts(config, dataset)
     known = {"data": {"image_size": facts.image_size}}
-    config = resolve([known, method.preset(config.method.preset, facts), layer], method.Options)
+    preset = config.method.preset or method.default_preset(facts)
+    chosen = {"method": {"preset": preset}}
+    config = resolve([known, method.preset(preset, facts), layer, chosen], method.Options)
     facts = gather_facts(config, dataset)  # the preset may have set the side of the views
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
     config = method.completed(config)
     check_batch_size(config.train.batch_size, len(dataset.pretraining), config.train.drop_last)
+    check_processes(config)
+    recipes = build_views(config, dataset).recipes
+    if len(recipes) < method.views_needed:
+        raise UserError(
+            f"views.pipeline={config.views.pipeline!r} makes {len(recipes)} view of an image, "
+            f"{config.method.name} needs {method.views_needed}; use simclr"
+        )
     return config, dataset, facts
+
+
+def check_processes(config: Config) -> None:
+    """What the number of processes that torchrun starts allows; known before they have met."""
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if config.train.batch_size % ranks:
+        raise UserError(
+            f"batch size {config.train.batch_size} does not divide over {ranks} processes; use a multiple of {ranks}"
+        )
+    if config.train.accumulate > 1 and ranks > 1:
+        raise UserError(
+            f"train.accumulate={config.train.accumulate} works in one process; with {ranks} processes "
+            "each has a part of the batch already: leave it at 1"
+        )
 
 
 def check_resumable(stored: Config, asked: Config) -> None:
@@ -86,6 +111,7 @@ def run_pretraining(
 ) -> Trainer:
     """Train (or go on training) in `run`, then write what the report needs."""
     main = distributed.is_main()
+    torch.backends.cudnn.deterministic = True  # resumed runs must end with the same bits
     if main:
         files.remove_partial_files(run.path)
     ranks = distributed.world_size()
@@ -99,7 +125,7 @@ def run_pretraining(
         raise UserError(
             f"the images of {config.data.source} have changed since the run began; restore them, or start a new run"
         )
-    journal = Journal(run.metrics_file, config, checkpoint.step if checkpoint else 0, write=main)
+    journal = Journal(run.metrics_file, config, checkpoint.step if checkpoint else -1, write=main)
     probe = Probe(config, dataset, views, device)
 
     def embed_all() -> Tensor:
@@ -110,15 +136,19 @@ def run_pretraining(
     try:
         if checkpoint is not None:
             trainer.restore(checkpoint)
+        if main:
+            run.write_config(config)  # more epochs, or other values that may change
+        if checkpoint is not None:
             console.say(f"resuming {run.path} at step {trainer.step} of {trainer.total_steps}")
         if extended_from is not None:
             console.say(extension_remark(config, extended_from, trainer.step / batches.steps_per_epoch))
         trainer.train()
         trainer.save()
-        if main:
+        finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
+        if main and config.log.report and not (finished and run.gallery_file.exists()):
+            write_gallery(run, config, method, dataset, facts, views, device)
+        if main and not finished:
             journal.write("event", trainer.step, config.train.epochs, event="finished", seconds=trainer.seconds)
-            if config.log.report:
-                write_gallery(run, config, method, dataset, facts, views, device)
     finally:
         journal.close()
     return trainer

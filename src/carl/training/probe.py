@@ -27,13 +27,14 @@ class ProbeResult:
     knn: float | None  # None without labels
     findings: list[Finding]
 
-    def record(self) -> Record:
+    def record(self, judged: bool = True) -> Record:
         record: Record = {} if self.health is None else dict(self.health.as_metrics())
         record["rank_me"] = self.rank
         if self.knn is not None:
             record["knn"] = self.knn
-        record["verdict"] = verdict(self.findings)
-        record["findings"] = [finding.kind for finding in self.findings]
+        if judged:
+            record["verdict"] = verdict(self.findings)
+            record["findings"] = [finding.kind for finding in self.findings]
         return record
 
     def summary(self) -> str:
@@ -54,8 +55,6 @@ class Probe:
         self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
 
     def run(self, method: Method, epochs_done: int) -> ProbeResult:
-        image_size = self.config.data.image_size
-        assert image_size is not None
         health, findings = self._health(method), []
         if health is not None:
             start = getattr(self.config.method, "prior_start", 0.0)

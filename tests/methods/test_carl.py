@@ -1,0 +1,97 @@
+"""CARL: the paper's values, its schedule in a run, and its reading of the options."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from carl.config import Config, resolve
+from carl.data.batches import Batch
+from carl.errors import UserError
+from carl.methods import DataFacts
+from carl.methods.carl import CARL, CarlOptions
+
+
+def facts(name: str, classes: int = 10, images: int = 50_000) -> DataFacts:
+    return DataFacts(name=name, images=images, channels=3, image_size=32, classes=classes)
+
+
+def settings(name: str, **method: object) -> Config:
+    layers = [CARL.preset("paper", facts(name)), {"data": {"source": name, "image_size": 32}, "method": method}]
+    return CARL.completed(resolve(layers, CarlOptions))
+
+
+@pytest.mark.parametrize(
+    ("name", "prototypes", "start", "end"),
+    [
+        ("cifar10", 100, 4.0, 1.5),
+        ("cifar100", 300, 4.0, 1.5),
+        ("stl10", 300, 2.0, 1.0),
+        ("imagenet64", 3000, 4.0, 1.5),
+    ],
+)
+def test_the_paper_preset_has_the_papers_values(name: str, prototypes: int, start: float, end: float):
+    config = settings(name)
+    method, optim, train = config.method, config.optim, config.train
+    assert isinstance(method, CarlOptions)
+    assert (method.prototypes, method.prior_start, method.prior_end, method.prior_epochs) == (
+        prototypes,
+        start,
+        end,
+        100,
+    )
+    assert (optim.name, optim.lr, optim.lr_end, optim.weight_decay, optim.schedule) == (
+        "lars",
+        0.6,
+        0.0006,
+        5e-4,
+        "cosine",
+    )
+    assert (train.epochs, train.batch_size, config.views.pipeline) == (200, 256, "simclr")
+    assert (config.model.backbone, config.model.stem, config.model.output_dim) == ("resnet18", "imagenet", 128)
+
+
+def test_other_data_get_ten_prototypes_a_class_and_a_fair_number_without_classes():
+    def prototypes(classes: int, images: int) -> int:
+        return CARL.preset("paper", facts("mine", classes, images))["method"]["prototypes"]  # type: ignore[no-any-return]
+
+    assert prototypes(7, 5_000) == 70
+    assert prototypes(0, 5_000) == 100
+    assert prototypes(0, 500_000) == 300
+
+
+def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
+    short = {"train": {"epochs": 30}, "data": {"source": "x", "image_size": 32}}
+    assert CARL.completed(resolve([short], CarlOptions)).method.prior_epochs == 15
+    with pytest.raises(UserError, match="--prior-epochs 31 is over the 30 epochs"):
+        CARL.completed(resolve([short, {"method": {"prior_epochs": 31}}], CarlOptions))
+
+
+def test_lambda_changes_once_an_epoch_by_default_and_at_each_step_if_asked():
+    config = settings("cifar10", prototypes=4)
+    by_epoch = CARL(config, facts("cifar10"))
+    assert by_epoch.prior_weight(0.0) == 4.0
+    assert by_epoch.prior_weight(0.4 / 200) == 4.0
+    assert by_epoch.prior_weight(50 / 200) == pytest.approx(4.0 - 2.5 * 50 / 100)
+    assert by_epoch.prior_weight(150 / 200) == 1.5
+    by_step = CARL(settings("cifar10", prototypes=4, prior_by="step"), facts("cifar10"))
+    assert by_step.prior_weight(0.5 / 200) == pytest.approx(4.0 - 2.5 * 0.5 / 100)
+
+
+def test_views_in_one_pass_and_in_two_differ_only_in_batch_statistics():
+    images = [torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(s)) for s in (0, 1)]
+    batch = Batch(images, torch.arange(8))
+    together, apart = (CARL(settings("cifar10", views_together=value), facts("cifar10")) for value in (True, False))
+    apart.load_state_dict(together.state_dict())
+    assert not torch.allclose(together.represent(batch), apart.represent(batch), atol=1e-3)
+    apart.load_state_dict(together.state_dict())
+    together.eval()
+    apart.eval()
+    assert torch.allclose(together.represent(batch), apart.represent(batch), atol=1e-4)
+
+
+def test_multi_crop_views_of_another_size_are_paired_with_the_large_ones():
+    views = [torch.randn(4, 3, 32, 32), torch.randn(4, 3, 32, 32), torch.randn(4, 3, 16, 16), torch.randn(4, 3, 16, 16)]
+    loss, metrics = CARL(settings("cifar10"), facts("cifar10"))(Batch(views, torch.arange(4)), 0.0)
+    assert loss.isfinite()
+    assert metrics["consistency"].isfinite()
