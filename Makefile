@@ -22,6 +22,7 @@ $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 demo: install
 	$(BIN)/carl pretrain shapes --out runs/demo --resume auto
 	$(BIN)/carl eval runs/demo --protocol knn
+	$(BIN)/carl report runs/demo > /dev/null
 	@echo
 	@echo "The run is in runs/demo. Look at runs/demo/report.html in a browser;"
 	@echo "the encoder is runs/demo/encoder.safetensors. Your own images: $(BIN)/carl pretrain FOLDER"

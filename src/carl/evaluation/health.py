@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
+EARLY = 3  # epochs in which flat assignments are no sign of anything
+TOO_EARLY = "too early"
 COVERAGE = 0.99  # part of the images that "all images" means in a verdict
 
 
@@ -82,7 +84,7 @@ def rank_me(features: Tensor) -> float:
 class Finding:
     """Something wrong, in words."""
 
-    kind: str  # "few prototypes", "constant assignment", "near-duplicates"
+    kind: str  # "few prototypes", "constant assignment", "near-duplicates", "too early"
     severe: bool  # collapsed, as opposed to partly collapsed
     text: str  # what is seen
     remedy: str
@@ -107,7 +109,11 @@ def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> li
                 f"raise --prior-start (now {prior_start:g}) or lower the learning rate",
             )
         )
-    elif flat and epochs_done >= 3:
+    elif flat and epochs_done < EARLY:
+        findings.append(
+            Finding(TOO_EARLY, False, "assignments are still nearly flat", "train for more epochs before judging")
+        )
+    elif flat:
         findings.append(
             Finding(
                 "constant assignment",
@@ -117,7 +123,7 @@ def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> li
                 f"(now {prior_start:g}, but keep it above 2)",
             )
         )
-    elif health.covering < min(count, health.images) / 4 and not flat:
+    elif health.covering < min(count, health.images) / 4:
         findings.append(
             Finding(
                 "few prototypes",
@@ -139,7 +145,9 @@ def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> li
 
 
 def verdict(findings: list[Finding]) -> str:
-    """`healthy`, `partly collapsed` or `collapsed`."""
+    """`healthy`, `partly collapsed`, `collapsed` or `too early to judge`."""
     if any(f.severe for f in findings):
         return "collapsed"
+    if any(f.kind == TOO_EARLY for f in findings):
+        return "too early to judge"
     return "partly collapsed" if findings else "healthy"

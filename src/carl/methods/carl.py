@@ -120,7 +120,7 @@ class CARL(Method):
         assert isinstance(options, CarlOptions)
         epochs = config.train.epochs
         if options.prior_epochs is None:
-            options = options.model_copy(update={"prior_epochs": min(100, epochs // 2)})
+            options = options.model_copy(update={"prior_epochs": min(100, max(1, epochs // 2))})
             return config.model_copy(update={"method": options})
         if options.prior_epochs > epochs:
             raise UserError(

@@ -92,5 +92,5 @@ def _described(config: Config, facts: DataFacts) -> str:
         f"{config.method.name} on {facts.name}: {facts.images} images of {facts.image_size} px, "
         f"{config.model.backbone}{'' if config.model.stem == 'imagenet' else ' (small stem)'}, "
         + (f"{prototypes} prototypes, " if prototypes else "")
-        + f"{config.train.epochs} epochs, batch {config.train.batch_size}"
+        + f"{config.train.epochs} epoch{'' if config.train.epochs == 1 else 's'}, batch {config.train.batch_size}"
     )

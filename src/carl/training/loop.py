@@ -18,6 +18,7 @@ from carl import distributed
 from carl.config import Config
 from carl.data.batches import Batch, Batches
 from carl.errors import UserError
+from carl.evaluation.health import TOO_EARLY
 from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
 from carl.optim import build_optimizer, clip_gradients, rate_at, set_rate
@@ -202,7 +203,8 @@ class Trainer:
             self.console.say(f"before training: {result.summary()}")
             return
         earlier = self.journal.of_kind("probe")
-        words = [finding.sentence(since(finding.kind, earlier, epoch)) for finding in result.findings]
+        worth_saying = [finding for finding in result.findings if finding.kind != TOO_EARLY]
+        words = [finding.sentence(since(finding.kind, earlier, epoch)) for finding in worth_saying]
         known = {text for record in earlier for text in record.get("warnings", ())}
         self.journal.write("probe", self.step, epoch, **result.record(), warnings=words)
         for text in words:

@@ -157,7 +157,7 @@ def run_pretraining(
 def summary(trainer: Trainer) -> list[str]:
     """Last words of a finished run."""
     probes = trainer.journal.of_kind("probe")
-    lines = [f"finished {trainer.config.train.epochs} epochs in {duration(trainer.seconds)}"]
+    lines = [f"finished epoch {trainer.config.train.epochs} after {duration(trainer.seconds)}"]
     if probes:
         last = probes[-1]
         lines.append(f"prototypes: {last['verdict']}" if "used" in last else f"RankMe {last['rank_me']:.0f}")
