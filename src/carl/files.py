@@ -41,6 +41,19 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The objects in a file of one a line; a last line cut off by a crash is left out, a missing file is empty."""
+    records = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
 def remove_partial_files(folder: Path) -> None:
     """Delete what a killed process left half-written."""
     for path in folder.rglob(".*.partial"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from timm.optim.lars import Lars
@@ -92,11 +92,6 @@ def build_optimizer(module: nn.Module, optim: OptimConfig) -> torch.optim.Optimi
 def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> None:
-    if limit > 0:
-        nn.utils.clip_grad_norm_(parameters, limit)
 
 
 def _fusible(module: nn.Module) -> bool:

@@ -38,7 +38,7 @@ def write_report(run: Path, output: Path | None = None) -> Path:
     """Write the page of the run directory `run`, by default into it."""
     if not (run / "config.toml").is_file():
         raise UserError(f"{run} is not a run directory (it has no config.toml); give what `carl pretrain` made")
-    records = _records(run / "metrics.jsonl")
+    records = files.read_json_lines(run / "metrics.jsonl")
     probes = [r for r in records if r.get("kind") == "probe"]
     gallery = _gallery(run / "gallery.npz")
     target = output or run / "report.html"
@@ -62,16 +62,6 @@ def write_report(run: Path, output: Path | None = None) -> Path:
     )
     files.write_text(target, page)
     return target
-
-
-def _records(path: Path) -> list[dict[str, Any]]:
-    records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            continue  # the last line of a run that was killed
-    return records
 
 
 def _gallery(path: Path) -> dict[str, Any]:

@@ -88,9 +88,12 @@ def _run_name(config: Config) -> str:
 
 def _described(config: Config, facts: DataFacts) -> str:
     prototypes = getattr(config.method, "prototypes", None)
-    return (
-        f"{config.method.name} on {facts.name}: {facts.images} images of {facts.image_size} px, "
-        f"{config.model.backbone}{'' if config.model.stem == 'imagenet' else ' (small stem)'}, "
-        + (f"{prototypes} prototypes, " if prototypes else "")
-        + f"{config.train.epochs} epoch{'' if config.train.epochs == 1 else 's'}, batch {config.train.batch_size}"
-    )
+    parts = [
+        f"{config.method.name} ({config.method.preset} preset) on {facts.name}: {facts.images} images",
+        f"views of {facts.image_size} px",
+        config.model.backbone + ("" if config.model.stem == "imagenet" else " (small stem)"),
+        *([f"{prototypes} prototypes"] if prototypes else []),
+        f"{config.train.epochs} epoch{'' if config.train.epochs == 1 else 's'}",
+        f"batch {config.train.batch_size}",
+    ]
+    return ", ".join(parts)

@@ -13,25 +13,11 @@ from carl.errors import UserError
 Record = dict[str, Any]
 
 
-def read_records(path: Path) -> list[Record]:
-    """The lines of metrics.jsonl; a last line cut off by a crash is left out."""
-    records: list[Record] = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if isinstance(record, dict):
-                records.append(record)
-    return records
-
-
 class Journal:
     """Appends records, each flushed at once; on resume drops those after the checkpoint."""
 
     def __init__(self, path: Path, config: Config, last_step: int, write: bool = True) -> None:
-        self.records = [r for r in read_records(path) if r.get("step", 0) <= last_step]
+        self.records = [r for r in files.read_json_lines(path) if r.get("step", 0) <= last_step]
         self._file: TextIO | None = None
         self._sinks: list[_Sink] = []
         if write:
@@ -40,7 +26,7 @@ class Journal:
             self._sinks = _open_sinks(config.log, path.parent, config)
 
     def write(self, kind: str, step: int, epoch: float, **values: Any) -> None:
-        """A line of one kind: `step`, `epoch`, `probe`, `event`."""
+        """A line of one kind: `step`, `probe` or `event`."""
         record = {"kind": kind, "step": step, "epoch": round(epoch, 4), **values}
         self.records.append(record)
         if self._file is not None:

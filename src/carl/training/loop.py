@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from carl import distributed
@@ -21,7 +21,7 @@ from carl.errors import UserError
 from carl.evaluation.health import TOO_EARLY
 from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
-from carl.optim import build_optimizer, clip_gradients, rate_at, set_rate
+from carl.optim import build_optimizer, rate_at, set_rate
 from carl.runs import RunDirectory
 from carl.training.accumulation import backward_in_parts
 from carl.training.checkpoints import (
@@ -79,6 +79,7 @@ class Trainer:
         self._first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
         self._signal: int | None = None
         self._saved_step = -1
+        self._shown: dict[str, float] = {}  # the figures last logged
 
     def train(self) -> None:
         """From wherever the run is to its last epoch."""
@@ -123,7 +124,7 @@ class Trainer:
         self.method.after_backward(progress)
         if optim.clip:
             self.scaler.unscale_(self.optimizer)
-            clip_gradients(self.method.parameters(), optim.clip)
+            nn.utils.clip_grad_norm_(self.method.parameters(), optim.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.method.after_step(progress)
