@@ -60,7 +60,7 @@ def evaluate_knn(path: Path, data: str | None = None, force: bool = False) -> Re
     encoders = {"trained": method.encoder, "random": random_encoder(config, facts, device)}
     result: Result = {
         "protocol": "knn",
-        "kind": "offline: whole training split votes, whole test split is judged",
+        "kind": "offline: the run's training images vote, all test images are judged",
         "data": config.data.source,
         "data_fingerprint": dataset.fingerprint,
         "seed": config.train.seed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from carl import files
 from carl.config import Config, LogConfig
@@ -46,15 +46,13 @@ class Journal:
             sink.close()
 
 
-class _Sink:
-    def write(self, kind: str, step: int, numbers: dict[str, float]) -> None:
-        raise NotImplementedError
+class _Sink(Protocol):
+    def write(self, kind: str, step: int, numbers: dict[str, float]) -> None: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    def close(self) -> None: ...
 
 
-class _TensorBoard(_Sink):
+class _TensorBoard:
     def __init__(self, folder: Path) -> None:
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -72,7 +70,7 @@ class _TensorBoard(_Sink):
         self._writer.close()
 
 
-class _Wandb(_Sink):
+class _Wandb:
     def __init__(self, folder: Path, config: Config) -> None:
         try:
             import wandb
