@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from carl.config import Config, Layer, merge
-from carl.data.images import Dataset, PackedImages, Split
+from carl.data.images import UNLABELLED, Dataset
 from carl.data.sources import SOURCES, open_dataset
 from carl.data.views import ViewRecipe, Views, pipeline
 from carl.errors import UserError
@@ -64,19 +64,29 @@ def load_data(config: Config) -> Dataset:
         image_size=config.data.image_size,
         root=None if config.data.root is None else Path(config.data.root),
         max_bad=config.data.max_bad,
+        road=config.data.road,
         progress=show_progress,
     )
+    if find_method(config.method.name).needs_labels:
+        dataset = labelled_only(dataset, config.method.name)
     limit = config.data.limit
     if limit is None or limit >= len(dataset.pretraining):
         return dataset
     key = "unlabeled" if "unlabeled" in dataset.splits else "train"
     whole = dataset.splits[key]
-    part = Split(
-        PackedImages(whole.images.pixels[:limit]),
-        None if whole.labels is None else whole.labels[:limit],
-        None if whole.names is None else whole.names[:limit],
-    )
-    return dataclasses.replace(dataset, splits={**dataset.splits, key: part})
+    return dataclasses.replace(dataset, splits={**dataset.splits, key: whole.head(limit)})
+
+
+def labelled_only(dataset: Dataset, purpose: str) -> Dataset:
+    """The data set without its unlabelled images, for what needs labels; on STL-10 the 5,000 of `train`."""
+    train = dataset.train
+    if not train.labelled or train.labels is None:
+        raise UserError(f"{dataset.name} has no labels, and {purpose} needs them; choose another --method")
+    known = train.labels != UNLABELLED
+    if not known.all():
+        train = train.subset(known.nonzero()[0])
+    splits = {name: split for name, split in dataset.splits.items() if name != "unlabeled"}
+    return dataclasses.replace(dataset, splits={**splits, "train": train})
 
 
 def recognised_name(source: str) -> str:
@@ -128,7 +138,7 @@ def build_method(config: Config, facts: DataFacts, device: torch.device) -> Meth
     torch.manual_seed(config.train.seed)
     method = find_method(config.method.name)(config, facts).to(device)
     if config.train.channels_last:
-        method.encoder.to(memory_format=torch.channels_last)
+        method.to(memory_format=torch.channels_last)
     if config.train.compile:
         method.encoder.compile()
     return method

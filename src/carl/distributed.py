@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from carl.errors import UserError
 
 
 def world_size() -> int:
@@ -30,20 +33,35 @@ def is_main() -> bool:
     return rank() == 0
 
 
+def launched() -> int:
+    """How many processes torchrun (or another launcher that sets its variables) started as one run."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 def start(device: torch.device) -> torch.device:
     """Join the process group when torchrun started us; return the device of this process."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if launched() == 1:
         return device
+    if device.type == "mps":
+        raise UserError(f"an MPS device takes one process, not {launched()}; leave out torchrun or set train.device=cpu")
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cuda", _local_gpu())
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         dist.init_process_group(backend, timeout=timedelta(minutes=30))
     return device
 
 
+def _local_gpu() -> int:
+    number, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= found:
+        raise UserError(f"process {number} of this machine has no GPU, there are {found}; use --nproc-per-node {found}")
+    return number
+
+
 def stop() -> None:
+    """Leave the group: from here on each process is on its own."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
@@ -51,6 +69,56 @@ def stop() -> None:
 def restarted() -> bool:
     """True when torchrun's elastic agent has started this process again after a failure."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def fails_first() -> bool:
+    """Whether no other process of this run has failed yet: one that fails after another has nothing to add.
+
+    The store by which the processes met keeps the count, so it works before they have met and after some are gone.
+    """
+    if launched() == 1 or "MASTER_ADDR" not in os.environ:
+        return True
+    try:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = dist.TCPStore(*address, is_master=False, timeout=timedelta(seconds=5))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        return int(store.add(f"carl/failed in attempt {attempt}", 1)) == 1
+    except (RuntimeError, ValueError, KeyError):  # no one keeps a store (any more): better said twice than never
+        return True
+
+
+def means_lost_peer(error: BaseException) -> bool:
+    """Whether an error says no more than that another process could not be reached."""
+    return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
+
+
+class SharedSignal:
+    """A number that any process may raise, known to all of them after the same step.
+
+    The exchange runs beside the step, over gloo also where the gradients take NCCL, and is looked at one step later:
+    no device and no process waits for it.
+    """
+
+    def __init__(self) -> None:
+        self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
+        self._number = torch.zeros((), dtype=torch.int64)
+        self._exchange: Any = None
+
+    def agreed(self, number: int) -> int:
+        """The highest number of any process at the last call; to be called by all, after each step."""
+        if self._group is None:
+            return number
+        found = self.last()
+        self._number.fill_(number)
+        self._exchange = dist.all_reduce(self._number, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+        return found
+
+    def last(self) -> int:
+        """What the last exchange found; waits for it."""
+        if self._exchange is not None:
+            self._exchange.wait()
+            self._exchange = None
+        return int(self._number)
 
 
 def barrier() -> None:
@@ -72,12 +140,72 @@ class _Sum(torch.autograd.Function):
         return total
 
 
+def sum_over_processes(value: Tensor) -> Tensor:
+    """Sum of `value` over all processes, the same bits in each; not differentiable."""
+    if world_size() == 1:
+        return value
+    total = value.clone()
+    dist.all_reduce(total)
+    return total
+
+
+@torch.no_grad()
+def average_(tensors: Sequence[Tensor]) -> None:
+    """Replace each tensor by its mean over the processes, in one message for each type of number."""
+    if world_size() == 1:
+        return
+    for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+        same = [tensor for tensor in tensors if tensor.dtype == dtype]
+        flat = torch.cat([tensor.flatten() for tensor in same])
+        dist.all_reduce(flat)
+        parts = (flat / world_size()).split([tensor.numel() for tensor in same])
+        for tensor, part in zip(same, parts, strict=True):
+            tensor.copy_(part.view_as(tensor))
+
+
+def laid_out(values: Tensor, rows: Tensor, total: int) -> Tensor:
+    """The values (n, ...) of all processes, each at its row of a whole of `total` rows, in every process."""
+    whole = values.new_zeros(total, *values.shape[1:])
+    whole[rows] = values
+    return sum_over_processes(whole)
+
+
 def mean(value: Tensor) -> Tensor:
     """Mean of `value` over all processes, differentiable."""
     if world_size() == 1:
         return value
     total: Tensor = _Sum.apply(value)
     return total / world_size()
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(world_size())]
+        dist.all_gather(parts, rows.contiguous())
+        return torch.stack(parts, dim=1).flatten(0, 1)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total[rank() :: world_size()]
+
+
+def gather(rows: Tensor) -> Tensor:
+    """The rows (B, ...) of all processes in the order of the whole batch, differentiable.
+
+    A batch is dealt out like cards (see `Batches`), so row i of process r is row i * world_size + r of the whole.
+    """
+    if world_size() == 1:
+        return rows
+    whole: Tensor = _Gather.apply(rows)
+    return whole
+
+
+def own_rows(count: int, device: torch.device) -> Tensor:
+    """Places in the whole batch of the `count` rows of this process."""
+    return torch.arange(count, device=device) * world_size() + rank()
 
 
 def log_mean_exp(log_values: Tensor) -> Tensor:
@@ -100,3 +228,17 @@ def agreed(text: str) -> str:
     box: list[str] = [text]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def check_agreement(what: str, text: str) -> None:
+    """Refuse to go on when the processes do not all hold the same text, as of a file that not every machine sees."""
+    if world_size() == 1:
+        return
+    texts: list[str] = [""] * world_size()
+    dist.all_gather_object(texts, text)
+    other = next((number for number, found in enumerate(texts) if found != texts[0]), None)
+    if other is not None:
+        raise UserError(
+            f"process 0 has {what} {texts[0]} and process {other} has {texts[other]}; all machines must see the same "
+            "files, so put data and run directory on a shared disk"
+        )

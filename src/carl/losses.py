@@ -1,13 +1,21 @@
-"""The paper's equations as functions of tensors. B: pairs in a batch, V: views of an image, K: prototypes."""
+"""Equations of the papers as functions of tensors.
+
+B: images in the batch of this process, N: of all processes, V: views of an image, K: prototypes, D: dimensions.
+Numbers of equations are those of CARL's paper unless another is named.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Literal
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.nn import functional as F
 
 from carl import distributed
+from carl.precision import full_precision
 
 Targets = Literal["joint", "sum", "average"]
 PriorMean = Literal["all", "each"]
@@ -58,3 +66,99 @@ def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
         return kl_to_uniform(distributed.log_mean_exp(log_p.flatten(0, 1)))
     terms = [kl_to_uniform(distributed.log_mean_exp(view)) for view in log_p]
     return sum(terms[1:], start=terms[0]) / len(terms)
+
+
+def unit(embeddings: Tensor) -> Tensor:
+    """Rows of length one, in float32 whatever the precision of training."""
+    return F.normalize(embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings, dim=-1)
+
+
+def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
+    """Each view picks the other view of its image out of all other views of the batch (SimCLR, Eq. 1).
+
+    (B, D) x 2 -> (). The batch is that of all processes: 2N - 2 negatives.
+    """
+    with full_precision(first.device.type):
+        first, second = unit(first), unit(second)
+        everything = torch.cat([distributed.gather(first), distributed.gather(second)])  # (2N, D)
+        logits = torch.cat([first, second]) @ everything.T / temperature  # (2B, 2N)
+        own = distributed.own_rows(len(first), first.device)
+        half = len(everything) // 2
+        itself, other = torch.cat([own, own + half]), torch.cat([own + half, own])
+        return F.cross_entropy(logits.scatter(1, itself[:, None], float("-inf")), other)
+
+
+def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
+    """Each query picks its key out of the negatives (MoCo, Eq. 1): (B, D), (B, D), (Q, D) -> ().
+
+    Keys carry no gradient; the negatives are of unit length already.
+    """
+    with full_precision(queries.device.type):
+        queries, keys = unit(queries), unit(keys.detach())
+        positive = (queries * keys).sum(dim=1, keepdim=True)
+        logits = torch.cat([positive, queries @ negatives.T], dim=1) / temperature  # (B, 1 + Q)
+        return F.cross_entropy(logits, logits.new_zeros(len(logits), dtype=torch.long))
+
+
+def regression(predictions: Tensor, targets: Tensor) -> Tensor:
+    """Squared distance of unit vectors, 2 - 2 cos (BYOL, Eq. 2): (B, D) x 2 -> (); targets carry no gradient."""
+    return (2 - 2 * (unit(predictions) * unit(targets.detach())).sum(dim=1)).mean()
+
+
+@torch.no_grad()
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+    """Codes of which each prototype gets an equal part of the batch of all processes (SwAV, Eq. 3): (B, K) -> (B, K).
+
+    Alternates between equal sums of prototypes and of images. Rows sum to one. Computed in log space: with a sharp
+    epsilon whole rows of the exponential would be zero, and the codes 0 / 0.
+    """
+    with full_precision(scores.device.type):
+        log_codes = (scores.float() if scores.dtype.itemsize < 4 else scores) / epsilon
+        for _ in range(iterations):
+            highest = log_codes.amax(dim=0)
+            if distributed.world_size() > 1:
+                dist.all_reduce(highest, op=dist.ReduceOp.MAX)
+            sums = distributed.sum_over_processes((log_codes - highest).exp().sum(dim=0))
+            log_codes = (log_codes - highest - sums.log()).log_softmax(dim=1)
+        return log_codes.exp()
+
+
+def cross_entropy_of_codes(codes: Tensor, scores: Tensor, temperature: float) -> Tensor:
+    """Cross-entropy of a view's assignment given the code of another view (SwAV, Eq. 2): (B, K) x 2 -> ()."""
+    return -(codes * log_assignments(scores / temperature)).sum(dim=1).mean()
+
+
+def concentration(
+    distances: Tensor, assignments: Tensor, clusters: int, temperature: float, smoothing: float = 10.0
+) -> Tensor:
+    """How tightly each cluster lies around its centroid, phi (PCL, Eq. 12): (N,) squared distances -> (clusters,).
+
+    Mean distance over log(size + smoothing). As in the authors' code, clusters of one image take the largest value,
+    values are clamped to their 10th and 90th percentiles, and the mean over clusters is the temperature.
+    """
+    sizes = assignments.bincount(minlength=clusters)
+    sums = distances.new_zeros(clusters).index_add_(0, assignments, distances.clamp(min=0).sqrt())
+    density = sums / sizes.clamp(min=1) / (sizes + smoothing).log()
+    single = sizes <= 1
+    density = torch.where(single, density.masked_fill(single, 0).max(), density)
+    low, high = density.quantile(torch.tensor([0.1, 0.9], device=density.device, dtype=density.dtype))
+    density = density.clamp(low, high)
+    mean = density.mean()
+    relative = torch.where(mean > 0, density / mean, 1.0)
+    return temperature * relative.clamp(min=0.01)  # identical images lie at distance 0, and no scale may be 0
+
+
+def proto_nce(
+    embeddings: Tensor, centroids: Tensor, concentrations: Tensor, assignments: Tensor, others: Tensor | None = None
+) -> Tensor:
+    """Each image picks its cluster's centroid, each cluster on a scale of its own (PCL, Eq. 11, one clustering).
+
+    (B, D), (K, D), (K,), (B,) -> (). `others` (r,) are the clusters that serve as negatives; all if None.
+    """
+    with full_precision(embeddings.device.type):
+        logits = unit(embeddings) @ centroids.T / concentrations  # (B, K)
+        own = logits.gather(1, assignments[:, None])
+        if others is not None:
+            logits = logits[:, others].masked_fill(others == assignments[:, None], float("-inf"))
+            logits = torch.cat([logits, own], dim=1)
+        return (logits.logsumexp(dim=1) - own[:, 0]).mean()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -15,6 +15,7 @@ from carl.data.views import Views, pipeline
 from carl.methods import METHODS, DataFacts, Method
 from carl.optim import build_optimizer
 
+EPOCH, PROGRESS = 3, 0.5  # an epoch of eight in which every part of every method is at work
 FACTS = DataFacts(name="shapes", images=64, channels=3, image_size=32, classes=10)
 ALL = pytest.mark.parametrize("name", list(METHODS))
 
@@ -29,8 +30,17 @@ def settings(name: str) -> Config:
 
 
 def make(name: str) -> Method:
+    """The method as its training begins; what it does before an epoch is done too."""
     torch.manual_seed(0)
-    return METHODS[name](settings(name), FACTS)
+    method = METHODS[name](settings(name), FACTS)
+    images = torch.randn(FACTS.images, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+
+    def embed_all(function: Callable[[torch.Tensor], torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            return torch.arange(len(images)), function(images)
+
+    method.before_epoch(EPOCH, embed_all)
+    return method
 
 
 def make_batch(name: str, size: int = 8, device: str = "cpu") -> Batch:
@@ -43,7 +53,7 @@ def make_batch(name: str, size: int = 8, device: str = "cpu") -> Batch:
 
 @ALL
 def test_loss_and_figures_are_finite_scalars(name: str):
-    loss, metrics = make(name)(make_batch(name), 0.3)
+    loss, metrics = make(name)(make_batch(name), PROGRESS)
     assert loss.ndim == 0
     assert "loss" in metrics
     assert all(value.ndim == 0 and value.isfinite() for value in metrics.values())
@@ -55,7 +65,7 @@ def test_a_step_lowers_the_loss_on_the_same_batch(name: str):
     optimizer = build_optimizer(method, settings(name).optim)
     losses = []
     for _ in range(8):
-        loss, _ = method(batch, 0.0)
+        loss, _ = method(batch, PROGRESS)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -66,7 +76,7 @@ def test_a_step_lowers_the_loss_on_the_same_batch(name: str):
 @ALL
 def test_gradients_reach_every_trained_parameter(name: str):
     method = make(name)
-    method(make_batch(name), 0.3)[0].backward()
+    method(make_batch(name), PROGRESS)[0].backward()
     for key, parameter in method.named_parameters():
         reached = parameter.grad is not None and bool(parameter.grad.abs().sum() > 0)
         assert reached == parameter.requires_grad, key
@@ -95,16 +105,27 @@ def test_unknown_presets_are_refused_with_the_known_ones(name: str):
 
 
 @contextmanager
-def fake_cuda() -> Iterator[None]:
-    with FakeTensorMode(), torch.device("cuda"):
-        yield
+def fake_cuda() -> Iterator[FakeTensorMode]:
+    with FakeTensorMode() as mode, torch.device("cuda"):
+        yield mode
+
+
+def to_fake_cuda(method: Method, mode: FakeTensorMode) -> None:
+    for module in method.modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                fake = mode.from_tensor(parameter).detach().to("cuda")
+                module._parameters[key] = torch.nn.Parameter(fake, parameter.requires_grad)
+        for key, buffer in module._buffers.items():
+            module._buffers[key] = None if buffer is None else mode.from_tensor(buffer).to("cuda")
 
 
 @ALL
 def test_the_whole_step_runs_forward_on_fake_cuda_tensors(name: str):
-    with fake_cuda():
-        method = make(name)
-        loss, metrics = method(make_batch(name, device="cuda"), 0.3)
+    method = make(name)
+    with fake_cuda() as mode:
+        to_fake_cuda(method, mode)
+        loss, metrics = method(make_batch(name, device="cuda"), PROGRESS)
         assert loss.device.type == "cuda"
         assert all(value.device.type == "cuda" for value in metrics.values())
 
@@ -114,7 +135,7 @@ def test_the_whole_step_runs_forward_on_fake_cuda_tensors(name: str):
 def test_the_loss_is_float32_under_autocast_and_its_gradients_are_finite(name: str, dtype: torch.dtype):
     method = make(name)
     with torch.autocast("cpu", dtype=dtype):
-        loss, _ = method(make_batch(name), 0.3)
+        loss, _ = method(make_batch(name), PROGRESS)
     assert loss.dtype == torch.float32
     loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
@@ -123,9 +144,9 @@ def test_the_loss_is_float32_under_autocast_and_its_gradients_are_finite(name: s
 @ALL
 def test_the_whole_step_runs_forward_and_backward_on_meta_tensors(name: str):
     method = make(name).to("meta")
-    loss, _ = method(make_batch(name, device="meta"), 0.3)
+    loss, _ = method(make_batch(name, device="meta"), PROGRESS)
     loss.backward()
-    method.after_backward(0.3)
+    method.after_backward(PROGRESS)
     assert all(p.grad is not None and p.grad.device.type == "meta" for p in method.parameters() if p.requires_grad)
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
 EARLY = 3  # epochs in which flat assignments are no sign of anything
 TOO_EARLY = "too early"
+CONSTANT = 0.05  # spread of unit embeddings below which they are all the same; 1 fills the sphere
 COVERAGE = 0.99  # part of the images that "all images" means in a verdict
 
 
@@ -84,7 +85,7 @@ def rank_me(features: Tensor) -> float:
 class Finding:
     """Something wrong, in words."""
 
-    kind: str  # "few prototypes", "constant assignment", "near-duplicates", "too early"
+    kind: str  # "few prototypes", "constant assignment", "near-duplicates", "constant embedding", "too early"
     severe: bool  # collapsed, as opposed to partly collapsed
     text: str  # what is seen
     remedy: str
@@ -94,53 +95,51 @@ class Finding:
         return f"{self.text}{when}: {self.remedy}"
 
 
-def examine(health: PrototypeHealth, prior_start: float, epochs_done: int) -> list[Finding]:
-    """What is wrong with these figures, the worst first; nothing when they are sound."""
+def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
+    """The collapse of methods without prototypes: every image gets the same embedding."""
+    if spread >= CONSTANT:
+        return []
+    if epochs_done < EARLY:
+        return [Finding(TOO_EARLY, False, "embeddings are still nearly the same", "train for more epochs")]
+    text = f"collapsed: every image gets nearly the same embedding (spread {spread:.3f} of 1)"
+    return [Finding("constant embedding", True, text, "lower the learning rate, or train longer before judging")]
+
+
+def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int) -> list[Finding]:
+    """What is wrong with these figures, the worst first; nothing when they are sound.
+
+    `prior_start` is that of CARL, None for methods that have no prior, whose remedies are others.
+    """
     count, ln_k = health.prototypes, math.log(health.prototypes)
     few = max(1, count // 20)
+    fewer = f"ask for fewer prototypes (now {count})"
+    if prior_start is None:
+        spread_out = narrow_down = f"lower the learning rate, or {fewer}"
+        sharpen = "train longer, or raise the learning rate"
+    else:
+        spread_out = f"raise --prior-start (now {prior_start:g}) or lower the learning rate"
+        narrow_down = f"raise --prior-end, spread the decay with --prior-epochs, or {fewer}"
+        sharpen = (
+            f"train longer, raise the learning rate, or lower --prior-start (now {prior_start:g}, but keep it above 2)"
+        )
     findings = []
     flat = health.mean_entropy > 0.9 * ln_k and health.information < 0.02 * ln_k
     if health.covering <= few and count > 2 and not flat:
-        findings.append(
-            Finding(
-                "few prototypes",
-                True,
-                f"collapsed: all images go to {health.covering} of {count} prototypes",
-                f"raise --prior-start (now {prior_start:g}) or lower the learning rate",
-            )
-        )
+        text = f"collapsed: all images go to {health.covering} of {count} prototypes"
+        findings.append(Finding("few prototypes", True, text, spread_out))
     elif flat and epochs_done < EARLY:
         findings.append(
             Finding(TOO_EARLY, False, "assignments are still nearly flat", "train for more epochs before judging")
         )
     elif flat:
-        findings.append(
-            Finding(
-                "constant assignment",
-                True,
-                f"loss is stuck near ln K = {ln_k:.2f}: every image gets the same soft assignment",
-                "train longer, raise the learning rate, or lower --prior-start "
-                f"(now {prior_start:g}, but keep it above 2)",
-            )
-        )
+        text = f"loss is stuck near ln K = {ln_k:.2f}: every image gets the same soft assignment"
+        findings.append(Finding("constant assignment", True, text, sharpen))
     elif health.covering < min(count, health.images) / 4:
-        findings.append(
-            Finding(
-                "few prototypes",
-                False,
-                f"partly collapsed: all images go to {health.covering} of {count} prototypes",
-                f"raise --prior-end, spread the decay with --prior-epochs, or ask for fewer --prototypes (now {count})",
-            )
-        )
+        text = f"partly collapsed: all images go to {health.covering} of {count} prototypes"
+        findings.append(Finding("few prototypes", False, text, narrow_down))
     if health.duplicates > count // 10 and not any(f.severe for f in findings):
-        findings.append(
-            Finding(
-                "near-duplicates",
-                False,
-                f"{health.duplicates} of {count} prototypes are near-duplicates of another",
-                f"ask for fewer --prototypes (now {count}) or raise --prior-end",
-            )
-        )
+        text = f"{health.duplicates} of {count} prototypes are near-duplicates of another"
+        findings.append(Finding("near-duplicates", False, text, narrow_down))
     return findings
 
 

@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from carl.errors import UserError, suggestion
 from carl.methods.base import DataFacts, Method
+from carl.methods.byol import BYOL
 from carl.methods.carl import CARL
+from carl.methods.moco import MoCo
+from carl.methods.pcl import PCL
+from carl.methods.simclr import SimCLR
+from carl.methods.simsiam import SimSiam
+from carl.methods.supervised import Supervised
+from carl.methods.swav import SwAV
 
 METHODS: dict[str, type[Method]] = {
     "carl": CARL,
+    "simclr": SimCLR,
+    "byol": BYOL,
+    "moco": MoCo,
+    "pcl": PCL,
+    "swav": SwAV,
+    "supervised": Supervised,
+    "simsiam": SimSiam,
 }
 
 

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from carl.config import Config, Layer, MethodOptions
 from carl.data.batches import Batch
+from carl.errors import UserError
+from carl.models.encoders import build_encoder, feature_size
+from carl.models.heads import ProjectionHead
 
 Metrics = dict[str, Tensor]
-EmbedFn = Callable[[], Tensor]  # embeddings of the whole training set, in the order of the data
+# Takes a function of images; gives rows of the training set and the function's values there, on the training device.
+# Over all processes each row comes once.
+EmbedFn = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
+
+# The built-in data are not in the paper. One budget for all methods, minutes on a CPU; the views keep most of the
+# figure, and no hue.
+SHAPES_BUDGET: Layer = {
+    "data": {"image_size": 24},
+    "views": {"pipeline": "simclr", "crop_min": 0.6, "hue": 0.5, "grey": 0.5},
+    "train": {"epochs": 8, "batch_size": 128},
+}
 
 
 @dataclass(frozen=True)
@@ -36,13 +51,22 @@ class Method(nn.Module):
 
     Options: ClassVar[type[MethodOptions]]
     views_needed: ClassVar[int] = 2
+    needs_labels: ClassVar[bool] = False  # then it trains on the labelled images alone
     encoder: nn.Module
     head: nn.Module  # all else that is learned: saved as head.safetensors
 
     @classmethod
-    def preset(cls, name: str, facts: DataFacts) -> Layer:
-        """The values that a preset gives this method on this data, as sections of the configuration."""
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        """Named sets of values for this method on this data, as sections of the configuration."""
         raise NotImplementedError
+
+    @classmethod
+    def preset(cls, name: str, facts: DataFacts) -> Layer:
+        presets = cls.presets(facts)
+        if name not in presets:
+            method = cls.Options.model_fields["name"].default
+            raise UserError(f"{method} has no preset {name!r}; use {' or '.join(presets)}")
+        return presets[name]
 
     @classmethod
     def default_preset(cls, facts: DataFacts) -> str:
@@ -53,6 +77,11 @@ class Method(nn.Module):
     def completed(cls, config: Config) -> Config:
         """The configuration with the method's automatic values filled in and its rules checked."""
         return config
+
+    @classmethod
+    def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
+        """What the user should know before the training begins, in whole sentences."""
+        return []
 
     def represent(self, batch: Batch) -> Tensor:
         """What the objective needs of each image: (V, B, ...)."""
@@ -65,9 +94,13 @@ class Method(nn.Module):
     def forward(self, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         return self.objective(self.represent(batch), batch, progress)
 
-    def scheduled(self, progress: float) -> dict[str, float]:
-        """Values of the method's own schedules, to log."""
+    def logged(self, progress: float) -> dict[str, float]:
+        """Values of the method's schedules and state; read only when a line is logged, so they may cost a host sync."""
         return {}
+
+    def embed(self, images: Tensor) -> Tensor:
+        """Embeddings (B, D) whose collapse would be the method's: those that the loss compares."""
+        raise NotImplementedError
 
     def log_assignments(self, images: Tensor) -> Tensor | None:
         """Log-probabilities over the prototypes (B, K), for methods that have prototypes."""
@@ -85,6 +118,14 @@ class Method(nn.Module):
 
     def after_step(self, progress: float) -> None:
         """Called after the optimiser's step."""
+
+
+def encoder_and_projection(config: Config, facts: DataFacts, batch_norm: bool) -> tuple[nn.Module, ProjectionHead]:
+    """The encoder and the head that all methods share, 512 -> 512 -> 128 in the paper (appendix A)."""
+    model = config.model
+    encoder = build_encoder(model, facts.channels, facts.image_size)
+    features = feature_size(encoder, facts.channels, facts.image_size)
+    return encoder, ProjectionHead(features, model.hidden_dim, model.output_dim, model.hidden_layers, batch_norm)
 
 
 def forward_views(module: Callable[[Tensor], Tensor], views: Sequence[Tensor], together: bool) -> Tensor:
@@ -110,3 +151,20 @@ def assignment_figures(log_p: Tensor) -> Metrics:
     used = choices.new_zeros(log_p.shape[2]).scatter_(0, choices.flatten(), 1).sum()
     entropy = -(log_p.exp() * log_p).sum(dim=2).mean()
     return {"used": used, "entropy": entropy, "agreement": (choices[0] == choices[1]).float().mean()}
+
+
+def spread(embeddings: Tensor) -> Tensor:
+    """How far unit embeddings (B, D) fill their sphere: 1 when in all directions alike, 0 when all are the same.
+
+    Standard deviation of each dimension, averaged, times sqrt(D) (Chen and He 2021, section 4.1).
+    """
+    unit = F.normalize(embeddings.detach().float(), dim=1)
+    return unit.std(dim=0).mean() * math.sqrt(unit.shape[1])
+
+
+@torch.no_grad()
+def contrast_figures(queries: Tensor, keys: Tensor) -> Metrics:
+    """`ranked_first`: share of this process's images whose own key is the most alike; and the spread of the queries."""
+    similarity = F.normalize(queries.float(), dim=1) @ F.normalize(keys.float(), dim=1).T
+    found = similarity.argmax(dim=1) == torch.arange(len(queries), device=queries.device)
+    return {"ranked_first": found.float().mean(), "spread": spread(queries)}

@@ -9,12 +9,22 @@ import torch
 from torch import Tensor
 
 from carl.config import Config
+from carl.data.batches import make_views
 from carl.data.images import UNLABELLED, Dataset, Split
 from carl.data.views import Views
-from carl.evaluation.features import extract_features, frozen
-from carl.evaluation.health import Finding, PrototypeHealth, examine, measure_health, rank_me, verdict
+from carl.evaluation.features import extract_features, frozen, map_images
+from carl.evaluation.health import (
+    Finding,
+    PrototypeHealth,
+    examine,
+    examine_spread,
+    measure_health,
+    rank_me,
+    verdict,
+)
 from carl.evaluation.knn import knn_accuracy
 from carl.methods import Method
+from carl.methods.base import spread
 from carl.training.journal import Record
 
 PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches
@@ -23,13 +33,14 @@ PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that trainin
 @dataclass(frozen=True)
 class ProbeResult:
     health: PrototypeHealth | None  # None for methods without prototypes
-    rank: float
+    rank: float  # RankMe of the encoder's features
+    spread: float  # of the unit embeddings that the loss compares; 0 when all are the same
     knn: float | None  # None without labels
     findings: list[Finding]
 
     def record(self, judged: bool = True) -> Record:
         record: Record = {} if self.health is None else dict(self.health.as_metrics())
-        record["rank_me"] = self.rank
+        record["rank_me"], record["spread"] = self.rank, self.spread
         if self.knn is not None:
             record["knn"] = self.knn
         if judged:
@@ -55,12 +66,18 @@ class Probe:
         self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
 
     def run(self, method: Method, epochs_done: int) -> ProbeResult:
-        health, findings = self._health(method), []
+        health = self._health(method)
+        split, rows, size = self.dataset.pretraining, self.sample, self.config.data.image_size
+        assert size is not None
+        with frozen(method):
+            embeddings = map_images(method.embed, split, self.dataset.statistics, size, self.device, rows)
+        spread_found = float(spread(embeddings))
         if health is not None:
-            start = getattr(self.config.method, "prior_start", 0.0)
-            findings = examine(health, start, epochs_done)
-        features = self._features(method, self.dataset.pretraining, self.sample)
-        return ProbeResult(health, rank_me(features), self._knn(method), findings)
+            findings = examine(health, getattr(self.config.method, "prior_start", None), epochs_done)
+        else:
+            findings = examine_spread(spread_found, epochs_done)
+        features = self._features(method, split, rows)
+        return ProbeResult(health, rank_me(features), spread_found, self._knn(method), findings)
 
     def _features(self, method: Method, split: Split, rows: np.ndarray) -> Tensor:
         size = self.config.data.image_size
@@ -74,11 +91,12 @@ class Probe:
         with frozen(method):
             for start in range(0, len(self.sample), 256):
                 rows = self.sample[start : start + 256]
-                images = torch.from_numpy(split.images.gather(rows)).to(self.device)
-                views = self.views(images, torch.from_numpy(rows).to(self.device), PROBE_EPOCH)
-                log_p, log_q = method.log_assignments(views[0]), method.log_assignments(views[1])
-                if log_p is None or log_q is None:
+                views = make_views(split, self.views, rows, PROBE_EPOCH, self.device)
+                log_p = method.log_assignments(views[0])
+                if log_p is None:
                     return None
+                log_q = method.log_assignments(views[1])
+                assert log_q is not None
                 first.append(log_p.float().cpu())
                 second.append(log_q.float().cpu())
         return measure_health(torch.cat(first), torch.cat(second), method.prototype_vectors())

@@ -1,0 +1,99 @@
+"""BYOL: bootstrap your own latent (Grill et al. 2020)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from carl.config import Config, Layer, MethodOptions, merge
+from carl.data.batches import Batch
+from carl.losses import regression
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    DataFacts,
+    Method,
+    Metrics,
+    encoder_and_projection,
+    forward_views,
+    spread,
+)
+from carl.models.heads import ProjectionHead
+from carl.models.momentum import average_into, distance, momentum_copy
+from carl.optim import cosine
+
+
+class ByolOptions(MethodOptions):
+    name: Literal["byol"] = "byol"
+    momentum: float = Field(
+        0.996, ge=0, le=1, description="Of the target at the start; it ends at 1 (BYOL, section 3.3)."
+    )
+
+
+# CARL's paper, appendix "BYOL and SimCLR": rate 0.03, no LARS, batch norm in the heads, all heads of one size. Decay
+# 1.5e-6 and the asymmetric views are BYOL's own (section 3.3, appendix B); its warm-up is left out, as for all methods.
+PAPER: Layer = {
+    "views": {"pipeline": "byol"},
+    "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 1.5e-6},
+}
+# Few hundred steps: a target of 0.996 would hardly leave its random start.
+SHAPES: Layer = {"method": {"momentum": 0.98}, "optim": {"lr": 0.06}}
+
+
+class BYOL(Method):
+    """From one view predict what a slowly moving copy of the network makes of the other."""
+
+    Options = ByolOptions
+
+    def __init__(self, config: Config, facts: DataFacts) -> None:
+        super().__init__()
+        assert isinstance(config.method, ByolOptions)
+        self.options = config.method
+        model = config.model
+        self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
+        predictor = ProjectionHead(model.output_dim, model.hidden_dim, model.output_dim, model.hidden_layers, True)
+        self.head = nn.Sequential(OrderedDict(projection=projection, predictor=predictor))
+        self.target = momentum_copy(nn.Sequential(OrderedDict(encoder=self.encoder, projection=projection)))
+
+    @classmethod
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        return {"paper": PAPER, "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES])}
+
+    def represent(self, batch: Batch) -> Tensor:
+        """Predictions of both views, then their targets: (4, B, D). Each view has batch statistics of its own."""
+        views = batch.views[:2]
+        predictions = forward_views(self._predict, views, together=False)
+        with torch.no_grad():
+            targets = forward_views(self.target, views, together=False)
+        return torch.cat([predictions, targets])
+
+    def _predict(self, images: Tensor) -> Tensor:
+        predictions: Tensor = self.head(self.encoder(images))
+        return predictions
+
+    def embed(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
+        return embeddings
+
+    def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        first, second, first_target, second_target = represented
+        loss = regression(first, second_target) + regression(second, first_target)
+        return loss, {"loss": loss, "spread": spread(first_target)}
+
+    def momentum(self, progress: float) -> float:
+        """1 - (1 - momentum) (cos(pi progress) + 1) / 2 (BYOL, section 3.3)."""
+        return cosine(progress, self.options.momentum, 1.0)
+
+    def logged(self, progress: float) -> dict[str, float]:
+        return {
+            "momentum": self.momentum(progress),
+            "target_distance": float(distance(self.target.get_submodule("encoder"), self.encoder)),
+        }
+
+    def after_step(self, progress: float) -> None:
+        momentum = self.momentum(progress)
+        average_into(self.target.get_submodule("encoder"), self.encoder, momentum)
+        average_into(self.target.get_submodule("projection"), self.head.get_submodule("projection"), momentum)

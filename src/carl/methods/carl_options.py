@@ -1,0 +1,68 @@
+"""What CARL can be told, and the named sets of values for it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from carl.config import Layer, MethodOptions, merge
+from carl.losses import PriorMean, Targets
+from carl.methods.base import SHAPES_BUDGET, DataFacts
+from carl.methods.paper import paper_values
+from carl.models.heads import EmbeddingNorm
+
+
+class CarlOptions(MethodOptions):
+    """Options of CARL. Where the paper is silent, the default and its source are named."""
+
+    name: Literal["carl"] = "carl"
+    prototypes: int = Field(100, ge=2, description="K. About ten times the classes you expect (paper, section 4.2).")
+    prior_start: float = Field(4.0, ge=0, description="b of Eq. 8; below 2 the uniform start is not stable.")
+    prior_end: float = Field(1.5, ge=0, description="a of Eq. 8.")
+    prior_epochs: int | None = Field(
+        None, ge=0, description="E of Eq. 8; unset is min(100, half the epochs): 100 in the paper's section 4."
+    )
+    prior_schedule: Literal["linear", "cosine", "exponential", "constant"] = Field(
+        "linear", description="Shape of the decay; the paper's is linear and says that others would serve."
+    )
+    prior_by: Literal["epoch", "step"] = Field(
+        "epoch", description="Whether lambda changes once an epoch (Eq. 8 counts epochs) or at each step."
+    )
+    prior_mean: PriorMean = Field("all", description="Mean of Eq. 6 over all views (CARP), or each view its own.")
+    targets: Targets = Field("joint", description="How gradients flow in Eq. 4; `average` is the authors' later code.")
+    views_together: bool = Field(
+        True, description="Both views in one forward pass (SwAV, CARP); off, each has batch statistics of its own."
+    )
+    prototype_bias: bool = Field(False, description="Eq. 2 has none; CARP has none.")
+    prototype_norm: bool = Field(False, description="Unit-norm prototypes, as CARP; Eq. 2 has plain inner products.")
+    prototype_scale: float | None = Field(
+        None, gt=0, description="Std of the prototypes at the start; unset is torch's default for a linear layer."
+    )
+    embedding_norm: EmbeddingNorm = Field(
+        "none", description="none (Eq. 2), l2 (unit length), or batch (batch norm without affine parameters)."
+    )
+    temperature: float = Field(1.0, gt=0, description="Divides the energies; Eq. 3 has none.")
+
+
+# Of ours, for a run of minutes: embeddings of equal variance and logits of about unit size learn from the first epoch.
+SHAPES_VALUES: Layer = {
+    "method": {
+        "prototypes": 100,
+        "prior_start": 4.0,
+        "prior_end": 2.0,
+        "embedding_norm": "batch",
+        "prototype_scale": 0.088,  # 1 / sqrt(128)
+    },
+    "optim": {"name": "sgd", "lr": 0.06},
+}
+
+
+def carl_presets(facts: DataFacts) -> dict[str, Layer]:
+    """`paper`: the paper's for this data. `shapes`: for the built-in data."""
+    values = paper_values(facts)
+    method = {"prototypes": values.prototypes, "prior_start": values.prior_start, "prior_end": values.prior_end}
+    return {
+        "paper": {"method": method, "views": {"pipeline": "simclr"}},
+        "shapes": merge([SHAPES_BUDGET, SHAPES_VALUES]),
+    }

@@ -1,0 +1,102 @@
+"""MoCo v2: momentum contrast (He et al. 2020; improved baselines, Chen et al. 2020b)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from carl.config import Config, Layer, MethodOptions, merge
+from carl.data.batches import Batch
+from carl.losses import info_nce, unit
+from carl.methods.base import SHAPES_BUDGET, DataFacts, Method, Metrics, contrast_figures, encoder_and_projection
+from carl.methods.paper import has_the_papers_size
+from carl.models.momentum import KeyEncoder
+
+QUEUE = 65_536  # its repository, --moco-k
+
+
+class MocoOptions(MethodOptions):
+    name: Literal["moco"] = "moco"
+    temperature: float = Field(0.2, gt=0, description="MoCo v2's (--moco-t 0.2).")
+    momentum: float = Field(0.999, ge=0, le=1, description="Of the key encoder (--moco-m).")
+    queue: int = Field(QUEUE, ge=1, description="Keys kept as negatives (--moco-k).")
+    shuffle_groups: int = Field(
+        8,
+        ge=1,
+        description="Random groups of the batch in which keys are normalised: the authors' 8 GPUs in one process. "
+        "1 normalises the batch as a whole, as their code does on one GPU.",
+    )
+
+
+# CARL's paper trains MoCo by its own repository: rate 0.03, decay 1e-4, cosine to 0, its own augmentation (--aug-plus).
+PAPER: Layer = {
+    "views": {"pipeline": "moco"},
+    "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 1e-4},
+}
+# A few hundred steps: 0.999 would be the random start all along, and 65,536 keys would be older than the training.
+SHAPES: Layer = {"method": {"momentum": 0.98, "queue": 2048}, "optim": {"lr": 0.06}}
+
+
+def fitting_queue(images: int, batch_size: int = 256) -> int:
+    """The largest queue of whole batches that holds an image at most once: half of the data, capped at the paper's."""
+    return min(QUEUE, max(batch_size, images // 2 // batch_size * batch_size))
+
+
+class MoCo(Method):
+    """A query is more like the key of its image than like the keys of other images, kept in a queue."""
+
+    Options = MocoOptions
+
+    def __init__(self, config: Config, facts: DataFacts) -> None:
+        super().__init__()
+        assert isinstance(config.method, MocoOptions)
+        self.options = config.method
+        self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=False)
+        options, dim = config.method, config.model.output_dim
+        self.keys = KeyEncoder(self.encoder, self.head, dim, options.queue, options.momentum, options.shuffle_groups)
+
+    @classmethod
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        return {
+            "paper": merge([PAPER, {"method": {"queue": QUEUE}}]),
+            "small": merge([PAPER, {"method": {"queue": fitting_queue(facts.images)}}]),
+            "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES]),
+        }
+
+    @classmethod
+    def default_preset(cls, facts: DataFacts) -> str:
+        """The paper's on its data, `small` where its queue would hold most images more than once."""
+        if facts.name == "shapes":
+            return "shapes"
+        return "paper" if has_the_papers_size(facts) or fitting_queue(facts.images) == QUEUE else "small"
+
+    @classmethod
+    def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
+        assert isinstance(config.method, MocoOptions)
+        if config.method.queue >= QUEUE:
+            return []
+        return [f"a queue of {config.method.queue} keys, not MoCo's {QUEUE}: the data have {facts.images} images"]
+
+    def represent(self, batch: Batch) -> Tensor:
+        """Queries of the first view and keys of the second: (2, B, D)."""
+        queries = self.embed(batch.views[0])
+        return torch.stack([queries, self.keys(batch.views[1]).to(queries.dtype)])
+
+    def embed(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.head(self.encoder(images))
+        return embeddings
+
+    def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        queries, keys = represented
+        loss = info_nce(queries, keys, self.keys.queue.rows, self.options.temperature)
+        self.keys.remember(unit(keys))
+        return loss, {"loss": loss, **contrast_figures(queries, keys)}
+
+    def logged(self, progress: float) -> dict[str, float]:
+        return self.keys.figures(self.encoder)
+
+    def after_step(self, progress: float) -> None:
+        self.keys.follow(self.encoder, self.head)

@@ -1,0 +1,48 @@
+"""Numbers that CARL's paper gives per data set, and rules for data that it does not name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from carl.methods.base import DataFacts
+
+
+@dataclass(frozen=True)
+class PaperValues:
+    images: int  # that it trains on
+    prototypes: int  # K of CARL and of SwAV: sections 4.1, 4.2 and appendix A
+    prior_start: float  # b of Eq. 8
+    prior_end: float  # a of Eq. 8
+    clusters: tuple[int, ...]  # of PCL: appendix A
+
+
+# Not in the paper: lambda for 64-px ImageNet (CIFAR's), and all of Tiny-ImageNet (CIFAR-100's). PCL's clusters for
+# ImageNet are those of its repository, "the standard configurations from their original repositories".
+PAPER_VALUES = {
+    "cifar10": PaperValues(50_000, 100, 4.0, 1.5, (250, 500, 1000)),
+    "cifar100": PaperValues(50_000, 300, 4.0, 1.5, (2500, 5000, 10_000)),
+    "stl10": PaperValues(100_000, 300, 2.0, 1.0, (250, 500, 1000)),
+    "imagenet64": PaperValues(1_281_167, 3000, 4.0, 1.5, (25_000, 50_000, 100_000)),
+    "tiny-imagenet": PaperValues(100_000, 300, 4.0, 1.5, (2500, 5000, 10_000)),
+}
+
+
+def paper_values(facts: DataFacts) -> PaperValues:
+    """The paper's values for this data; elsewhere ten prototypes a class, its rule of thumb, and CIFAR's lambda."""
+    if facts.name in PAPER_VALUES:
+        return PAPER_VALUES[facts.name]
+    few = 10 * facts.classes if facts.classes else 100 if facts.images < 20_000 else 300
+    clusters = 25 * facts.classes if facts.classes else 250
+    return PaperValues(50_000, max(few, 10), 4.0, 1.5, (clusters, 2 * clusters, 4 * clusters))
+
+
+def has_the_papers_size(facts: DataFacts) -> bool:
+    """True for a data set of the paper with all its images: there nothing is cut down."""
+    return facts.name in PAPER_VALUES and facts.images >= PAPER_VALUES[facts.name].images
+
+
+def fitting_clusters(facts: DataFacts) -> tuple[int, ...]:
+    """The paper's numbers of clusters, as many images in each as there."""
+    values = paper_values(facts)
+    share = min(1.0, facts.images / values.images)
+    return tuple(min(facts.images, max(2, round(count * share))) for count in values.clusters)

@@ -1,0 +1,146 @@
+"""PCL: prototypical contrastive learning of unsupervised representations (Li et al. 2021)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from carl.config import Config, Layer, MethodOptions, merge
+from carl.data.batches import Batch
+from carl.errors import UserError
+from carl.losses import info_nce, unit
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    DataFacts,
+    EmbedFn,
+    Method,
+    Metrics,
+    contrast_figures,
+    encoder_and_projection,
+)
+from carl.methods.clusterings import Clusterings
+from carl.methods.moco import PAPER, fitting_queue
+from carl.methods.paper import fitting_clusters, paper_values
+from carl.models.momentum import KeyEncoder
+
+NEGATIVES = 16_384  # its repository, --pcl-r: both the queue and the number of negative prototypes
+
+
+class PclOptions(MethodOptions):
+    """Defaults are those of the authors' repository unless CARL's paper names others."""
+
+    name: Literal["pcl"] = "pcl"
+    clusters: tuple[int, ...] = Field((250, 500, 1000), min_length=1, description="Sizes of the clusterings.")
+    temperature: float = Field(0.2, gt=0)
+    momentum: float = Field(0.999, ge=0, le=1, description="Of the key encoder.")
+    queue: int = Field(NEGATIVES, ge=1, description="Keys kept as negatives.")
+    negative_prototypes: int = Field(NEGATIVES, ge=1, description="Clusters drawn as negatives, where there are more.")
+    warmup_epochs: int | None = Field(
+        None, ge=0, description="Epochs with InfoNCE alone; unset is 20, or a tenth of a shorter run."
+    )
+    smoothing: float = Field(10.0, ge=0, description="alpha of Eq. 12.")
+    iterations: int = Field(20, ge=1, description="Of k-means.")
+    restarts: int = Field(5, ge=1, description="Of k-means; the best is kept.")
+    shuffle_groups: int = Field(8, ge=1, description="As MoCo's.")
+
+
+SHAPES: Layer = {"method": {"momentum": 0.98, "queue": 2048, "restarts": 1}, "optim": {"lr": 0.06}}
+
+
+class PCL(Method):
+    """MoCo, and each image is also more like the centroid of its cluster than like other centroids."""
+
+    Options = PclOptions
+
+    def __init__(self, config: Config, facts: DataFacts) -> None:
+        super().__init__()
+        assert isinstance(config.method, PclOptions)
+        self.options, self.epochs, self.seed = config.method, config.train.epochs, config.train.seed
+        options, dim = config.method, config.model.output_dim
+        if max(options.clusters) > facts.images:
+            raise UserError(f"method.clusters={options.clusters} is over the {facts.images} images; ask for fewer")
+        self.encoder, projection = encoder_and_projection(config, facts, batch_norm=False)
+        self.keys = KeyEncoder(self.encoder, projection, dim, options.queue, options.momentum, options.shuffle_groups)
+        clusterings = Clusterings(options.clusters, facts.images, dim)
+        self.head = nn.ModuleDict({"projection": projection, "clusterings": clusterings})
+
+    @property
+    def clusterings(self) -> Clusterings:
+        found = self.head.get_submodule("clusterings")
+        assert isinstance(found, Clusterings)
+        return found
+
+    @classmethod
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        small = {"queue": min(NEGATIVES, fitting_queue(facts.images)), "clusters": fitting_clusters(facts)}
+        few = {"clusters": tuple(min(count, facts.images) for count in (50, 100, 200))}
+        return {
+            "paper": merge([PAPER, {"method": small}]),
+            "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES, {"method": few}]),
+        }
+
+    @classmethod
+    def completed(cls, config: Config) -> Config:
+        assert isinstance(config.method, PclOptions)
+        if config.method.warmup_epochs is not None:
+            return config
+        epochs = min(20, max(1, config.train.epochs // 10))
+        return config.model_copy(update={"method": config.method.model_copy(update={"warmup_epochs": epochs})})
+
+    @classmethod
+    def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
+        assert isinstance(config.method, PclOptions)
+        found, usual = config.method.clusters, paper_values(facts).clusters
+        if found == usual:
+            return []
+        return [f"clusterings of {found} clusters, not {usual}: the data have {facts.images} images"]
+
+    def represent(self, batch: Batch) -> Tensor:
+        """Queries of the first view and keys of the second: (2, B, D)."""
+        queries = self.embed(batch.views[0])
+        return torch.stack([queries, self.keys(batch.views[1]).to(queries.dtype)])
+
+    def embed(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
+        return embeddings
+
+    def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        queries, keys = represented
+        instance = info_nce(queries, keys, self.keys.queue.rows, self.options.temperature)
+        self.keys.remember(unit(keys))
+        prototypes = torch.zeros_like(instance)
+        if self._clusters_at(int(progress * self.epochs + 1e-6)):
+            prototypes = self.clusterings.proto_nce(queries, batch.indices, self.options.negative_prototypes)
+        loss = instance + prototypes
+        figures = contrast_figures(queries, keys)
+        return loss, {"loss": loss, "info_nce": instance, "proto_nce": prototypes, **figures}
+
+    def _clusters_at(self, epoch: int) -> bool:
+        return epoch >= (self.options.warmup_epochs or 0)
+
+    def before_epoch(self, epoch: int, embed_all: EmbedFn) -> None:
+        """The E-step: cluster what the key encoder makes of all images."""
+        if not self._clusters_at(epoch):
+            return
+        options = self.options
+        rows, embeddings = embed_all(lambda images: unit(self.keys.network(images)))
+        seed = (1_000_003 * self.seed + epoch) % 2**40
+        self.clusterings.fit(
+            rows, embeddings, seed, options.iterations, options.restarts, options.temperature, options.smoothing
+        )
+
+    def log_assignments(self, images: Tensor) -> Tensor | None:
+        return self.clusterings.log_assignments(self.embed(images)) if self.clusterings.fitted else None
+
+    def prototype_vectors(self) -> Tensor | None:
+        """Centroids of the coarsest clustering, once there is one."""
+        return self.clusterings.centroids(0).cpu() if self.clusterings.fitted else None
+
+    def logged(self, progress: float) -> dict[str, float]:
+        return {**self.keys.figures(self.encoder), "largest_cluster": self.clusterings.largest()}
+
+    def after_step(self, progress: float) -> None:
+        self.keys.follow(self.encoder, self.head.get_submodule("projection"))

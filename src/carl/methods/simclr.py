@@ -1,0 +1,63 @@
+"""SimCLR: a simple framework for contrastive learning of visual representations (Chen et al. 2020)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from carl.config import Config, Layer, MethodOptions, merge
+from carl.data.batches import Batch
+from carl.losses import nt_xent
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    DataFacts,
+    Method,
+    Metrics,
+    contrast_figures,
+    encoder_and_projection,
+    forward_views,
+)
+
+
+class SimclrOptions(MethodOptions):
+    name: Literal["simclr"] = "simclr"
+    temperature: float = Field(0.2, gt=0, description="0.2 in CARL's paper (appendix A); 0.5 in SimCLR's own.")
+    views_together: bool = Field(True, description="Both views in one forward pass, as in the authors' code.")
+
+
+# CARL's paper, appendix "BYOL and SimCLR": rate 0.03, no LARS. Decay 1e-6 is SimCLR's own (section 2.3); so is a
+# warm-up of 10 epochs, left out for the schedule that all methods share.
+PAPER: Layer = {
+    "views": {"pipeline": "simclr"},
+    "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 1e-6},
+}
+
+
+class SimCLR(Method):
+    """Two views of an image are more alike than any other two views of the batch."""
+
+    Options = SimclrOptions
+
+    def __init__(self, config: Config, facts: DataFacts) -> None:
+        super().__init__()
+        assert isinstance(config.method, SimclrOptions)
+        self.options = config.method
+        self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=False)
+
+    @classmethod
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        return {"paper": PAPER, "shapes": merge([PAPER, SHAPES_BUDGET, {"optim": {"lr": 0.06}}])}
+
+    def represent(self, batch: Batch) -> Tensor:
+        return forward_views(self.embed, batch.views[:2], self.options.views_together)  # (2, B, D)
+
+    def embed(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.head(self.encoder(images))
+        return embeddings
+
+    def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        first, second = represented
+        loss = nt_xent(first, second, self.options.temperature)
+        return loss, {"loss": loss, **contrast_figures(first, second)}

@@ -1,0 +1,73 @@
+"""SimSiam: exploring simple Siamese representation learning (Chen and He 2021)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from carl.config import Config, Layer, MethodOptions, merge
+from carl.data.batches import Batch
+from carl.losses import regression
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    DataFacts,
+    Method,
+    Metrics,
+    encoder_and_projection,
+    forward_views,
+    spread,
+)
+from carl.models.heads import ProjectionHead
+
+
+class SimsiamOptions(MethodOptions):
+    name: Literal["simsiam"] = "simsiam"
+    predictor_dim: int = Field(
+        32, ge=1, description="Hidden layer of the predictor: a quarter of its input, as theirs."
+    )
+
+
+# Not in CARL's paper: SimSiam's own rate, 0.05 for a batch of 256, and decay 1e-4 (section 3); the head that all share.
+PAPER: Layer = {
+    "views": {"pipeline": "moco"},
+    "optim": {"name": "sgd", "lr": 0.05, "lr_end": 0.0, "weight_decay": 1e-4},
+}
+
+
+class SimSiam(Method):
+    """From one view predict the other, which stands still: no negatives, no momentum copy."""
+
+    Options = SimsiamOptions
+
+    def __init__(self, config: Config, facts: DataFacts) -> None:
+        super().__init__()
+        assert isinstance(config.method, SimsiamOptions)
+        dim = config.model.output_dim
+        self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
+        # A batch norm ends their projection (section 3); without it accuracy falls a little (their table 3).
+        projection.append(nn.BatchNorm1d(dim, affine=False))
+        predictor = ProjectionHead(dim, config.method.predictor_dim, dim, hidden_layers=1, batch_norm=True)
+        self.head = nn.Sequential(OrderedDict(projection=projection, predictor=predictor))
+
+    @classmethod
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        return {"paper": PAPER, "shapes": merge([PAPER, SHAPES_BUDGET, {"optim": {"lr": 0.06}}])}
+
+    def represent(self, batch: Batch) -> Tensor:
+        """Predictions of both views, then what was to be predicted: (4, B, D)."""
+        embeddings = forward_views(self.embed, batch.views[:2], together=False)  # (2, B, D)
+        predictor = self.head.get_submodule("predictor")
+        return torch.cat([torch.stack([predictor(view) for view in embeddings]), embeddings.detach()])
+
+    def embed(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
+        return embeddings
+
+    def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        first, second, first_target, second_target = represented
+        loss = (regression(first, second_target) + regression(second, first_target)) / 4 - 1  # mean of -cos
+        return loss, {"loss": loss, "spread": spread(first_target)}

@@ -1,0 +1,136 @@
+"""SwAV: unsupervised learning by contrasting cluster assignments (Caron et al. 2020)."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from carl import distributed
+from carl.config import Config, Layer, MethodOptions, merge
+from carl.data.batches import Batch
+from carl.losses import cross_entropy_of_codes, log_assignments, sinkhorn, unit
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    DataFacts,
+    Method,
+    Metrics,
+    assignment_figures,
+    encoder_and_projection,
+    forward_views,
+    spread,
+)
+from carl.methods.paper import paper_values
+from carl.models.heads import Prototypes
+from carl.models.momentum import Queue
+
+
+class SwavOptions(MethodOptions):
+    """Defaults are those of SwAV's paper, and of its script for batches of 256 where that is named."""
+
+    name: Literal["swav"] = "swav"
+    prototypes: int = Field(100, ge=2, description="K, as for CARL (appendix A of its paper).")
+    temperature: float = Field(0.1, gt=0, description="Of the predicted assignments.")
+    epsilon: float = Field(0.05, gt=0, description="Softness of the codes; 0.03 in its script for batches of 256.")
+    iterations: int = Field(3, ge=1, description="Of Sinkhorn-Knopp.")
+    queue: int = Field(3840, ge=0, description="Embeddings of each large view kept for the codes; 0: none.")
+    queue_epoch: int = Field(15, ge=0, description="Epoch at which the queue comes in (its script: 15).")
+    frozen_epochs: float = Field(1.0, ge=0, description="Epochs in which the prototypes do not move.")
+
+
+# Rate and decay of its repository for batches of 256; LARS. 0.6 down to 0.0006 is what CARL's paper uses too.
+PAPER: Layer = {
+    "views": {"pipeline": "swav"},
+    "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6},
+}
+SHAPES: Layer = {
+    "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0},
+    "optim": {"name": "sgd", "lr": 0.06},
+}
+
+
+class SwAV(Method):
+    """From one view predict the code of the other, codes using all prototypes alike."""
+
+    Options = SwavOptions
+
+    def __init__(self, config: Config, facts: DataFacts) -> None:
+        super().__init__()
+        assert isinstance(config.method, SwavOptions)
+        self.options, self.epochs = config.method, config.train.epochs
+        dim = config.model.output_dim
+        self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
+        prototypes = Prototypes(dim, self.options.prototypes)
+        self.head = nn.Sequential(OrderedDict(projection=projection, prototypes=prototypes))
+        self.queues = nn.ModuleList(Queue(self.options.queue, dim) for _ in range(2 if self.options.queue else 0))
+        self._newest: list[Tensor] = []  # embeddings of the batch, until the step is done
+        self._normalise_prototypes()
+
+    @classmethod
+    def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        method = {"prototypes": paper_values(facts).prototypes}
+        return {"paper": merge([PAPER, {"method": method}]), "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES])}
+
+    def represent(self, batch: Batch) -> Tensor:
+        return unit(forward_views(self.embed, batch.views, together=True))  # (V, B, D)
+
+    def embed(self, images: Tensor) -> Tensor:
+        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
+        return embeddings
+
+    def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        scores = self.head.get_submodule("prototypes")(represented.flatten(0, 1)).unflatten(0, represented.shape[:2])
+        terms = []
+        for large in range(2):
+            code = self._codes(represented[large].detach(), scores[large].detach(), large, progress)
+            others = [view for view in range(len(scores)) if view != large]
+            terms += [cross_entropy_of_codes(code, scores[other], self.options.temperature) for other in others]
+        loss = torch.stack(terms).mean()
+        self._newest = [distributed.gather(view.detach()) for view in represented[:2]]
+        figures = assignment_figures(log_assignments(scores.detach() / self.options.temperature))
+        return loss, {"loss": loss, **figures, "spread": spread(represented[0])}
+
+    def _codes(self, embeddings: Tensor, scores: Tensor, large: int, progress: float) -> Tensor:
+        """Codes of a large view, the queue's embeddings taking part once it has come in (SwAV, section 3.1)."""
+        count = len(scores)
+        if self.queues and self._epochs_done(progress) >= self.options.queue_epoch:
+            # Each process takes its share of the queue, so that all of it counts once.
+            rows = self._queue(large).rows[distributed.rank() :: distributed.world_size()]
+            scores = torch.cat([scores, self.head.get_submodule("prototypes")(rows).detach()])
+        return sinkhorn(scores, self.options.epsilon, self.options.iterations)[:count]
+
+    def log_assignments(self, images: Tensor) -> Tensor:
+        scores = self.head.get_submodule("prototypes")(unit(self.embed(images)))
+        return log_assignments(scores / self.options.temperature)
+
+    def prototype_vectors(self) -> Tensor:
+        return self.head.get_parameter("prototypes.linear.weight").detach().cpu()
+
+    def logged(self, progress: float) -> dict[str, float]:
+        return {"queue_filled": float(self._queue(0).filled)} if self.queues else {}
+
+    def after_backward(self, progress: float) -> None:
+        if self._epochs_done(progress) < self.options.frozen_epochs:
+            self.head.get_parameter("prototypes.linear.weight").grad = None
+
+    def _epochs_done(self, progress: float) -> float:
+        return progress * self.epochs + 1e-6  # progress is a fraction of steps: guard against 0.9999999
+
+    def after_step(self, progress: float) -> None:
+        self._normalise_prototypes()
+        for large in range(len(self.queues)):
+            self._queue(large).push(self._newest[large])
+
+    def _queue(self, large: int) -> Queue:
+        queue = self.queues[large]
+        assert isinstance(queue, Queue)
+        return queue
+
+    @torch.no_grad()
+    def _normalise_prototypes(self) -> None:
+        weight = self.head.get_parameter("prototypes.linear.weight")
+        weight.copy_(F.normalize(weight, dim=1))
