@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -121,26 +121,243 @@ def pretrain(
 
 
 @cli.command("eval")
-@click.argument("run")
-@click.option("--protocol", type=click.Choice(["knn"]), default="knn", show_default=True, help="What to measure.")
-@click.option("--data", metavar="DATA", help="Other data than the run's.")
+@click.argument("target", metavar="RUN|FILE|random")
+@click.option(
+    "--protocol", type=click.Choice(["knn", "linear", "linear-cached", "finetune", "semi", "transfer", "cluster"]),
+    default="knn", show_default=True,
+    help="What to measure. knn and linear-cached take seconds; linear (the paper's) and finetune train for long.",
+)  # fmt: skip
+@click.option("--data", metavar="DATA", help="Other data than the run's; a file or `random` has none of its own.")
+@click.option("--fraction", type=float, metavar="F", help="Part of the labels for semi.  [default: 0.01, then 0.1]")
+@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
+@click.option("--epochs", type=int, metavar="N", help="Shorter than the protocol's.  [default: linear 100, others 50]")
+@click.option("--rates", metavar="R,R...", help="Of linear; of several the best on a part of train.  [default: 30]")
+@click.option("--backbone", metavar="NAME", help="Of a file or of `random`.  [default: resnet18]")
+@click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
+@click.option(
+    "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="As of pretrain: data.image_size=64."
+)
 @click.option("--force", is_flag=True, help="Measure again although the result is there.")
-def evaluate(run: str, protocol: str, data: str | None, force: bool) -> None:
-    """Measure what the encoder of RUN learned, beside the same encoder with random weights."""
-    from carl.evaluation.evaluate import evaluate_knn, table
+def evaluate(
+    target: str,
+    protocol: str,
+    data: str | None,
+    fraction: float | None,
+    seeds: int,
+    epochs: int | None,
+    rates: str | None,
+    backbone: str | None,
+    out: Path | None,
+    assignments: tuple[str, ...],
+    force: bool,
+) -> None:
+    """Measure what an encoder learned: that of RUN, of a FILE of weights (with --data and --backbone), or a random one.
 
-    for line in table(evaluate_knn(Path(run), data, force)):
-        click.echo(line)
+    The result is a JSON file; asked again, it is shown from there.
+    """
+    from carl.config import parse_assignments
+    from carl.evaluation.commands import evaluate_and_show
+
+    evaluate_and_show(
+        target, protocol, data, fraction, seeds, epochs, rates, backbone, out, force, parse_assignments(assignments)
+    )
+
+
+@cli.command()
+@click.argument("runs", type=PATH, metavar="RUN...", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE",
+    help="Where to.  [default: RUN/report.html; comparison.html here for several runs]",
+)  # fmt: skip
+@click.option(
+    "--map", "projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca", show_default=True,
+    help="How the images are laid out: pca at once; tsne and umap show groups better and take minutes.",
+)  # fmt: skip
+def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None:
+    """Write the report of RUN, one self-contained page; with several, a page that compares them."""
+    from carl.reporting.report import write_comparison, write_report
+
+    one = len(runs) == 1
+    click.echo(write_report(runs[0], output, projection) if one else write_comparison(runs, output, projection))
 
 
 @cli.command()
 @click.argument("run", type=PATH)
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="Where to.  [default: RUN/report.html]")
-def report(run: Path, output: Path | None) -> None:
-    """Write the report of RUN, one self-contained page."""
-    from carl.reporting.report import write_report
+@click.argument("images")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="embeddings.parquet", show_default=True,
+    help="Ends in .parquet, .npy or .csv.",
+)  # fmt: skip
+@click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def embed(run: Path, images: str, output: Path, split: str | None, force: bool) -> None:
+    """Write a row for each of IMAGES: its path, its embedding by the encoder of RUN, and its prototype.
 
-    click.echo(write_report(run, output))
+    IMAGES is a folder, an image, a .parquet, .npy or .npz file, or a name. Memory stays the same for any number of
+    images; stopped, the same command goes on. Files that cannot be decoded have no row and are listed.
+    """
+    from carl.inference.commands import embed_images
+
+    _echo_lines(embed_images(run, images, output, split, force))
+
+
+@cli.command()
+@click.argument("run", type=PATH)
+@click.option(
+    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
+    help="timm suits most; onnx runs without torch.",
+)  # fmt: skip
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="A folder for timm.  [default: in RUN/export]")
+@click.option("--normalise", is_flag=True, help="The graph (onnx, torch-export) takes images in [0, 1].")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
+    """Write the encoder of RUN for another program, check it there, and write a card with it."""
+    from carl.inference.commands import export_encoder
+
+    _echo_lines(export_encoder(run, form, output, normalise, force))
+
+
+@cli.command()
+@click.argument("run", type=PATH)
+@click.argument("images")
+@click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
+@click.option("-k", "--count", type=int, default=10, show_default=True, metavar="N", help="Images for each query.")
+@click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
+@click.option("-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="The sheet.")
+def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: str | None, output: Path) -> None:
+    """Find those of IMAGES that the encoder of RUN takes for most like each QUERY, an image file.
+
+    IMAGES may be what `carl embed` wrote; else embeddings are made once and kept in the cache.
+    """
+    from carl.inference.commands import search_images
+
+    _echo_lines(search_images(run, images, queries, count, split, output))
+
+
+@cli.command()
+@click.argument("run", type=PATH)
+@click.argument("images")
+@click.option("--keep", type=int, required=True, metavar="N", help="Images to keep.")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="curated.txt", show_default=True,
+    help="Paths of what is kept; a .csv tells of every image why.",
+)  # fmt: skip
+@click.option("--links", type=PATH, metavar="FOLDER", help="Also link the kept images into a new folder.")
+@click.option(
+    "--duplicate", type=float, default=0.98, show_default=True, metavar="S",
+    help="Similarity above which two images count as one. Lower it to leave out more.",
+)  # fmt: skip
+@click.option(
+    "--outliers", type=float, default=0.01, show_default=True, metavar="P",
+    help="Part of the images, the least typical, to leave out.",
+)  # fmt: skip
+@click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Of the clustering.")
+def curate(
+    run: Path,
+    images: str,
+    keep: int,
+    output: Path,
+    links: Path | None,
+    duplicate: float,
+    outliers: float,
+    split: str | None,
+    seed: int,
+) -> None:
+    """Choose a varied subset of IMAGES: all prototypes covered, near-duplicates and outliers left out."""
+    from carl.inference.commands import curate_images
+
+    _echo_lines(curate_images(run, images, keep, output, links, duplicate, outliers, split, seed))
+
+
+@cli.command()
+@click.option("--speed/--no-speed", default=True, show_default=True, help="Measure a training step for some seconds.")
+def doctor(speed: bool) -> None:
+    """Say what machine and versions these are, how fast a step is, and what could be installed for more."""
+    from carl.inference.commands import examine
+
+    for name, value in examine(speed):
+        click.echo(f"{name:<13} {value}")
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete commands and options.
+
+    \b
+    bash: echo 'eval "$(carl completion bash)"' >> ~/.bashrc
+    zsh:  echo 'eval "$(carl completion zsh)"' >> ~/.zshrc
+    fish: carl completion fish > ~/.config/fish/completions/carl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
+
+
+@cli.command()
+@click.argument("data")
+@click.option("--methods", metavar="A,B,...", help="Which methods.  [default: all]")
+@click.option("--epochs", type=int, metavar="N", help="Passes over the data, the same for all.  [default: by data]")
+@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs of each method.")
+@click.option("--out", type=PATH, metavar="DIR", help="Where the runs and the table go.  [default: runs/compare-DATA]")
+@click.option("--config", "config_file", type=PATH, metavar="FILE.toml", help="Values from a file, for all methods.")
+@click.option("--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Any other value, for all.")
+def compare(
+    data: str,
+    methods: str | None,
+    epochs: int | None,
+    seeds: int,
+    out: Path | None,
+    config_file: Path | None,
+    assignments: tuple[str, ...],
+) -> None:
+    """Train methods on DATA under equal conditions and print one table: accuracy, images/s, memory.
+
+    Stopped, the same command goes on; finished runs are not trained again.
+    """
+    from carl.config import merge, parse_assignments, read_toml
+
+    given: dict[str, dict[str, Any]] = {"data": {"source": data}, "train": {} if epochs is None else {"epochs": epochs}}
+    from_file = {} if config_file is None else read_toml(config_file)
+    layer = merge([from_file, parse_assignments(assignments), given])
+
+    from carl.experiments.compare import compare as run_comparison
+
+    sys.exit(run_comparison(layer, methods.split(",") if methods else (), seeds, out, click.echo))
+
+
+@cli.command()
+@click.argument("experiment")
+@click.option(
+    "--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu", show_default=True,
+    help="smoke: minutes, on shapes; cpu: hours, real CIFAR; paper: the paper's own settings.",
+)  # fmt: skip
+@click.option("--data-root", type=PATH, metavar="DIR", help="Where data sets are.  [default: the cache folder]")
+@click.option("--out", type=PATH, metavar="DIR", help="Where tables and runs go.  [default: results/reproduction]")
+@click.option("--shard", metavar="I/N", help="Only every N-th run from the I-th on, for many machines.")
+@click.option("--dry-run", is_flag=True, help="Print every run with all its values, and stop.")
+@click.option("--status", is_flag=True, help="Say what is done, and stop.")
+@click.option("--yes", is_flag=True, help="Start even if it takes more than a day.")
+def reproduce(
+    experiment: str,
+    scale: str,
+    data_root: Path | None,
+    out: Path | None,
+    shard: str | None,
+    dry_run: bool,
+    status: bool,
+    yes: bool,
+) -> None:
+    """Repeat an EXPERIMENT of the paper: linear, transfer, prior, prototypes, batch-size, claims, or all.
+
+    Writes tables and figures that show the paper's numbers and ours. Stopped, the same command goes on.
+    """
+    from carl.experiments.reproduce import reproduce as run_reproduction
+
+    sys.exit(run_reproduction(experiment, scale, data_root, out, shard, dry_run, status, yes, click.echo))
 
 
 @cli.group()
@@ -189,6 +406,11 @@ def _opened(source: str, image_size: int | None) -> Dataset:
     return open_dataset(source, image_size=image_size, progress=show_progress)
 
 
+def _echo_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        click.echo(line)
+
+
 def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -204,19 +426,48 @@ def main() -> None:
         sys.exit(0)
     except (UserError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        print(f"carl: {' '.join(message.split())}", file=sys.stderr)
+        _complain(message)
         sys.exit(2)
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # the reader of our output has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(141)
         where = f" {error.filename}" if error.filename else ""
-        print(
-            f"carl: cannot use{where}: {error.strerror or error}; check the path, its rights and the disk",
-            file=sys.stderr,
-        )
+        _complain(f"cannot use{where}: {error.strerror or error}; check the path, its rights and the disk")
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
-        print("carl: interrupted", file=sys.stderr)
+        _complain("interrupted")
         sys.exit(130)
+    except Exception as error:
+        if _one_of_many() and _is_echo(error):
+            sys.exit(1)
+        raise
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> None:
+    """One line on standard error; of many processes the first that fails speaks, since the others fail by it."""
+    if not _one_of_many() or _fails_first():
+        print(f"carl: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _one_of_many() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _fails_first() -> bool:
+    from carl.distributed import fails_first
+
+    return fails_first()
+
+
+def _is_echo(error: Exception) -> bool:
+    """Whether an error has nothing to say, because another process failed before; a lost one is told in a line."""
+    from carl.distributed import means_lost_peer
+
+    if not _fails_first():
+        return True
+    lost = means_lost_peer(error)
+    if lost:
+        print("carl: another process of this run was lost; started again, the run goes on where it was", file=sys.stderr)
+    return lost

@@ -1,0 +1,1 @@
+"""Experiments of many runs: the paper's tables and figures, and methods side by side."""
