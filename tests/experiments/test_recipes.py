@@ -1,0 +1,116 @@
+"""Recipes against the paper: every grid, its values, and the numbers it is set beside."""
+
+from __future__ import annotations
+
+import pytest
+
+from carl.errors import UserError
+from carl.experiments.outputs import paper_numbers
+from carl.experiments.recipes import METHODS, RECIPES, distinct_jobs, find_plans
+from carl.experiments.reproduce import described, resolved
+from carl.experiments.scales import CPU, PAPER, SCALES, SMOKE
+
+
+def jobs_of(name: str):
+    return distinct_jobs(find_plans(name, PAPER))
+
+
+def test_table_2_is_seven_methods_on_four_data_sets_with_three_seeds_and_one_for_imagenet():
+    assert len(jobs_of("linear")) == 7 * 3 * 3 + 7
+    assert {job.layer["train"]["epochs"] for job in jobs_of("linear")} == {200}
+    assert all(job.layer["train"]["keep_epochs"] == [100] for job in jobs_of("linear"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_every_cell_names_runs_and_measures_that_exist(name, scale):
+    (plan,) = find_plans(name, scale)
+    jobs = {job.name: {measure.key for measure in job.measures} for job in plan.jobs}
+    for cell in plan.cells:
+        assert cell.jobs
+        for job in cell.jobs:
+            assert cell.figure in jobs[job] | {"images_per_second", "peak_memory_bytes"}
+
+
+@pytest.mark.parametrize("name", ["linear", "transfer", "prior", "prototypes", "batch-size"])
+def test_at_the_papers_scale_every_number_of_the_paper_has_its_cell(name):
+    _, numbers = paper_numbers(name)
+    (plan,) = find_plans(name, PAPER)
+    assert {cell.paper for cell in plan.cells if cell.paper} == set(numbers)
+
+
+def test_the_papers_numbers_are_those_of_its_tables():
+    _, linear = paper_numbers("linear")
+    assert linear["carl", "CIFAR-10 200"] == (78.94, 0.52)
+    assert linear["simclr", "STL-10 100"] == (77.36, 0.39)
+    assert linear["swav", "DS ImageNet 200"] == (25.313, None)
+    _, transfer = paper_numbers("transfer")
+    assert transfer["carl", "1% of labels"] == (52.26, 1.14)
+    _, batch = paper_numbers("batch-size")
+    assert batch["1024", "1000"] == (42.049, None)
+
+
+def test_runs_carry_the_values_of_the_papers_appendix():
+    configs = {job.name: resolved(job) for job in jobs_of("linear")}
+    carl = configs["cifar100/carl/200-epochs/seed-0"]
+    assert (carl.optim.name, carl.optim.lr, carl.optim.lr_end, carl.optim.weight_decay) == ("lars", 0.6, 0.0006, 5e-4)
+    assert (carl.train.batch_size, carl.method.prototypes, carl.method.prior_epochs) == (256, 300, 100)
+    assert (carl.method.prior_start, carl.method.prior_end) == (4.0, 1.5)
+    stl = configs["stl10/carl/200-epochs/seed-0"]
+    assert (stl.method.prior_start, stl.method.prior_end, stl.data.image_size) == (2.0, 1.0, 96)
+    simclr = configs["cifar10/simclr/200-epochs/seed-0"]
+    assert (simclr.optim.name, simclr.optim.lr, simclr.method.temperature) == ("sgd", 0.03, 0.2)
+    assert configs["cifar10/moco/200-epochs/seed-0"].method.queue == 65_536
+    assert configs["cifar100/pcl/200-epochs/seed-0"].method.clusters == (2500, 5000, 10_000)
+    assert configs["imagenet64/swav/200-epochs/seed-0"].method.prototypes == 3000
+    supervised = configs["stl10/supervised/200-epochs/seed-0"]
+    assert (supervised.optim.lr, supervised.optim.lr_end, supervised.views.pipeline) == (0.03, 0.0, "supervised")
+
+
+def test_figure_2_starts_at_b_and_ends_at_a():
+    values = {job.name.split("/")[2]: resolved(job).method for job in jobs_of("prior")}
+    assert set(values) == {"lambda-3-3", "lambda-2-2", "lambda-1-1", "lambda-1-2", "lambda-0-0"}
+    decaying = values["lambda-1-2"]
+    assert (decaying.prior_start, decaying.prior_end, decaying.prior_epochs) == (2.0, 1.0, 100)
+
+
+def test_table_1_scales_the_rate_with_the_batch_and_shares_its_middle_row_with_figure_3():
+    names = {job.name: job for job in jobs_of("batch-size")}
+    assert len(names) == 5 * 7 * 3
+    large = resolved(names["cifar100/carl/batch-1024-k-100/150-epochs/seed-0"])
+    assert large.optim.scale_lr
+    assert large.train.batch_size == 1024
+    shared = {job.name for job in jobs_of("prototypes")} & set(names)
+    assert len(shared) == 7 * 3
+
+
+def test_experiments_share_runs_instead_of_repeating_them():
+    whole = distinct_jobs(find_plans("all", PAPER))
+    parts = sum(len(jobs_of(name)) for name in RECIPES)
+    assert len({job.name for job in whole}) == len(whole) < parts
+    for job in whole:
+        kept = job.layer.get("train", {}).get("keep_epochs", [])
+        assert {m.at_epoch for m in job.measures if m.at_epoch} <= set(kept), job.name
+
+
+def test_the_cpu_scale_has_the_runs_that_the_issue_names():
+    names = {
+        job.name
+        for job in distinct_jobs([find_plans(n, CPU)[0] for n in ("linear", "prior", "prototypes", "batch-size")])
+    }
+    trained = [name for name in names if "/random/" not in name]
+    assert sum("cifar10/carl/20-epochs" in name for name in trained) == 3
+    assert sum("cifar10/simclr" in name for name in trained) == 3
+    assert sum("/random/" in name for name in names) == 3
+    assert {name.split("/")[1] for name in trained} == set(METHODS)
+
+
+def test_a_dry_run_shows_every_value():
+    line = described(jobs_of("linear")[0])
+    for key in ("optim.lr=", "optim.weight_decay=", "train.batch_size=256", "train.epochs=200", "views.pipeline="):
+        assert key in line
+
+
+def test_unknown_experiments_are_refused_with_a_suggestion():
+    with pytest.raises(UserError, match="linear"):
+        find_plans("liner", SMOKE)
