@@ -18,6 +18,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,12 +48,12 @@ def carl(images: np.ndarray, side: int) -> Engine:
     return lambda: views(pixels, indices, 0)
 
 
-def torchvision(images: np.ndarray, side: int) -> Engine:
-    from PIL import Image
+def torchvision_transform(side: int) -> Callable[[Any], torch.Tensor]:
+    """SimCLR's view of a PIL image, as written with torchvision's transforms."""
     from torchvision import transforms as T
 
     taps = ViewRecipe(side).taps
-    view = T.Compose(
+    view: Callable[[Any], torch.Tensor] = T.Compose(
         [
             T.RandomResizedCrop(side, scale=(0.08, 1.0)),
             T.RandomHorizontalFlip(),
@@ -63,6 +64,13 @@ def torchvision(images: np.ndarray, side: int) -> Engine:
             T.Normalize(MEAN, STD),
         ]
     )
+    return view
+
+
+def torchvision(images: np.ndarray, side: int) -> Engine:
+    from PIL import Image
+
+    view = torchvision_transform(side)
     pictures = [Image.fromarray(image) for image in images]
     return lambda: torch.stack([view(picture) for picture in pictures])
 

@@ -12,9 +12,13 @@ from torch import nn
 
 from carl.config import Config, Layer, merge
 from carl.data.images import UNLABELLED, Dataset
+from carl.data.listing import throttled
+from carl.data.shards import names_shards
 from carl.data.sources import SOURCES, open_dataset
+from carl.data.streaming import open_stream
 from carl.data.views import ViewRecipe, Views, pipeline
 from carl.errors import UserError
+from carl.memory import keep_freed_memory
 from carl.methods import DataFacts, Method, find_method
 from carl.terminal import show_progress
 
@@ -45,8 +49,12 @@ def with_absolute_paths(layer: Layer) -> Layer:
     paths: dict[str, dict[str, Any]] = {}
     for section, key in (("data", "source"), ("model", "init")):
         value = layer.get(section, {}).get(key)
-        if isinstance(value, str) and value not in SOURCES and value != "timm" and _exists(value):
+        if not isinstance(value, str) or value in SOURCES or value == "timm":
+            continue
+        if _exists(value):
             paths.setdefault(section, {})[key] = str(Path(value).resolve())
+        elif key == "source" and names_shards(value) and "://" not in value:
+            paths.setdefault(section, {})[key] = str(Path(value).absolute())
     return merge([layer, paths])
 
 
@@ -59,12 +67,15 @@ def _exists(name: str) -> bool:
 
 def load_data(config: Config) -> Dataset:
     """The data set, cut to `data.limit` training images where that is set."""
+    data = config.data
+    if data.road == "stream" or (data.road == "auto" and names_shards(data.source)):
+        return load_stream(config)
     dataset = open_dataset(
-        config.data.source,
-        image_size=config.data.image_size,
-        root=None if config.data.root is None else Path(config.data.root),
-        max_bad=config.data.max_bad,
-        road=config.data.road,
+        data.source,
+        image_size=data.image_size,
+        root=None if data.root is None else Path(data.root),
+        max_bad=data.max_bad,
+        road=data.road,
         progress=show_progress,
     )
     if find_method(config.method.name).needs_labels:
@@ -75,6 +86,16 @@ def load_data(config: Config) -> Dataset:
     key = "unlabeled" if "unlabeled" in dataset.splits else "train"
     whole = dataset.splits[key]
     return dataclasses.replace(dataset, splits={**dataset.splits, key: whole.head(limit)})
+
+
+def load_stream(config: Config) -> Dataset:
+    """Shards that are read as training goes; what needs all images at hand is refused."""
+    data = config.data
+    if find_method(config.method.name).needs_labels:
+        raise UserError(f"a stream has no labels, and {config.method.name} needs them; choose another --method")
+    if data.limit is not None:
+        raise UserError(f"data.limit={data.limit} cannot cut a stream; name fewer shards")
+    return open_stream(data.source, data.image_size, data.max_bad, throttled(show_progress))
 
 
 def labelled_only(dataset: Dataset, purpose: str) -> Dataset:
@@ -102,7 +123,7 @@ def gather_facts(config: Config, dataset: Dataset) -> DataFacts:
     images = dataset.pretraining.images
     return DataFacts(
         name=recognised_name(config.data.source),
-        images=len(images),
+        images=dataset.training_images,
         channels=images.channels,
         image_size=config.data.image_size or min(images.height, images.width),
         classes=len(dataset.class_names),
@@ -135,6 +156,8 @@ def _adjusted(recipe: ViewRecipe, config: Config) -> ViewRecipe:
 
 def build_method(config: Config, facts: DataFacts, device: torch.device) -> Method:
     """The method as `train.seed` makes it."""
+    if device.type == "cpu":
+        keep_freed_memory()
     torch.manual_seed(config.train.seed)
     method = find_method(config.method.name)(config, facts).to(device)
     if config.train.channels_last:

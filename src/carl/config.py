@@ -27,13 +27,27 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    source: str = Field(description="A name (shapes, cifar10 ...), a folder, or a .parquet, .npy or .npz file.")
+    source: str = Field(
+        description="A name (shapes, cifar10 ...), a folder, a .parquet, .npy or .npz file, or shards: '{00..19}.tar'."
+    )
     image_size: int | None = Field(None, ge=8, description="Side of the views in pixels; that of the images if unset.")
     root: str | None = Field(None, description="Where downloaded data sets are; the cache folder if unset.")
     max_bad: int | None = Field(
         None, ge=0, description="Undecodable files that may be left out; one in twenty if unset."
     )
     limit: int | None = Field(None, ge=1, description="Train on the first so many images only; all if unset.")
+    road: Literal["auto", "packed", "photos", "stream"] = Field(
+        "auto",
+        description="What views are cut from: `packed` pixels of one size, or the `photos` themselves, decoded for "
+        "each batch; auto takes photos where the files are usually at least twice the view's side. `stream` reads "
+        "shards as training goes; auto takes it for tar files, patterns and addresses.",
+    )
+    lanes: int | None = Field(
+        None, ge=1, description="Of a stream: parts read at the same time; must divide the batch. Unset is up to 64."
+    )
+    buffer: int = Field(
+        4096, ge=1, description="Of a stream: images that wait in memory to be mixed, over all processes (ours)."
+    )
 
 
 class ViewsConfig(Section):
@@ -111,6 +125,9 @@ class TrainConfig(Section):
     seed: int = Field(0, ge=0, le=2**63 - 1)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    sync_batch_norm: bool | None = Field(
+        None, description="Batch norm over the batch of all processes; unset does so on GPUs and not on CPUs."
+    )
     compile: bool = False
     channels_last: bool = False
     drop_last: bool = Field(True, description="Leave out the last, partial batch of an epoch.")

@@ -180,3 +180,40 @@ def test_an_image_with_other_channels_than_the_first_is_left_out(tmp_path, monke
     dataset = open_dataset(tmp_path)
     assert len(dataset.train) == 1
     assert "1 of 2 files" in dataset.notes[0]
+
+
+def test_images_of_varied_size_are_found_again_by_the_side_that_was_chosen_for_them(tmp_path, save_image, decoded):
+    for index in range(3):
+        save_image(tmp_path / f"{index}.png", height=40 + index, width=50, seed=index)
+    first = open_dataset(tmp_path)
+    count = len(decoded)
+    side = first.train.images.height
+    for image_size in (None, side):  # a resumed run asks for the side that is in its configuration
+        again = open_dataset(tmp_path, image_size=image_size)
+        assert (again.fingerprint, again.notes) == (first.fingerprint, first.notes)
+    assert len(decoded) == count
+    assert open_dataset(tmp_path, image_size=side - 1).train.images.height == side - 1
+    assert open_dataset(tmp_path).train.images.height == side
+
+
+def test_of_several_processes_one_packs_and_the_others_wait(folder, decoded):
+    with ThreadPoolExecutor(4) as pool:  # a lock is held by an open file, so threads stand for processes
+        list(pool.map(open_dataset, [folder] * 4))
+    assert len(decoded) == 6
+
+
+def test_a_waiting_process_says_so(cache):
+    said = []
+
+    def second() -> None:
+        with store.locked("key", lambda: said.append("waits")):
+            said.append("has it")
+
+    with ThreadPoolExecutor(1) as pool:
+        with store.locked("key", lambda: pytest.fail("no one else has it")):
+            waiting = pool.submit(second)
+            while not said:
+                time.sleep(0.01)
+            said.append("released")
+        waiting.result(timeout=10)
+    assert said == ["waits", "released", "has it"]

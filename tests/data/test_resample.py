@@ -1,4 +1,4 @@
-"""Resampling by matrix products against torchvision's operations with the same parameters."""
+"""Resampling against torchvision's operations with the same parameters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torchvision.transforms.functional as F
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from carl.data.resample import crop_taps, crop_weights, gaussian_blur_, gaussian_kernels, reflection, resample
+from carl.data.resample import crop_taps, gaussian_blur_, gaussian_kernels, reflection, resample
 
 LEVEL = 1 / 255  # one step of an 8-bit pixel
 BOXES = [(0, 0, 32, 40), (3, 5, 20, 9), (31, 39, 1, 1), (0, 7, 2, 33), (10, 0, 22, 40), (5, 5, 16, 16)]
@@ -24,8 +24,8 @@ def resized_crops(images: torch.Tensor, boxes: list[tuple[int, ...]], flips: lis
     top, left, height, width = torch.tensor(boxes).T
     mirrored = torch.tensor(flips)
     rows = crop_taps(top, height, images.shape[1], size)
-    columns = crop_weights(left, width, mirrored, images.shape[2], size)
-    return resample(images, rows, columns)
+    columns = crop_taps(left, width, images.shape[2], size, mirrored)
+    return resample(images, torch.arange(len(images)), rows, columns)
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 32, 64])
@@ -61,22 +61,26 @@ def test_the_whole_image_at_its_own_size_is_itself():
     torch.testing.assert_close(views, images.permute(0, 3, 1, 2) / 255)
 
 
-def test_crop_weights_are_the_response_of_interpolate_to_unit_impulses():
-    weights = crop_weights(torch.tensor([3]), torch.tensor([17]), torch.tensor([False]), 24, 8)[0]
-    impulses = torch.eye(17)[:, None, None, :].expand(17, 1, 1, 17)
-    response = interpolate(impulses, size=(1, 8), mode="bilinear", antialias=True)[:, 0, 0]  # (17, 8)
-    torch.testing.assert_close(weights[:, 3:20], response.T)
-    assert not weights[:, :3].any()
-    assert not weights[:, 20:].any()
+def test_any_images_of_a_batch_can_be_resampled_in_any_order():
+    images = noise(5, 20, 20, 3)
+    one = resized_crops(images, [(2, 3, 10, 12)] * 5, [False] * 5, 16)
+    places = torch.tensor([4, 0, 4])
+    top, left, height, width = torch.tensor([(2, 3, 10, 12)] * 3).T
+    some = resample(images, places, crop_taps(top, height, 20, 16), crop_taps(left, width, 20, 16))
+    torch.testing.assert_close(some, one[places])
 
 
 @pytest.mark.parametrize("size", [3, 8, 16, 24, 40])
-def test_taps_are_the_entries_of_the_weight_matrix(size):
-    start, extent = torch.tensor([0, 3, 23, 0]), torch.tensor([24, 17, 1, 13])
-    dense = crop_weights(start, extent, torch.zeros(4, dtype=torch.bool), 24, size)
-    pixels, weights = crop_taps(start, extent, 24, size)
-    scattered = torch.zeros_like(dense).scatter_add_(2, pixels.permute(1, 2, 0), weights.permute(1, 2, 0))
-    torch.testing.assert_close(scattered, dense)
+def test_taps_are_the_response_of_interpolate_to_unit_impulses(size):
+    starts, extents = (0, 3, 23, 0), (24, 17, 1, 13)
+    taps = crop_taps(torch.tensor(starts), torch.tensor(extents), 24, size)
+    dense = torch.zeros(4, size, 24).scatter_add_(2, taps.pixels.permute(1, 2, 0), taps.weights.permute(1, 2, 0))
+    for start, extent, weights in zip(starts, extents, dense, strict=True):
+        impulses = torch.eye(extent)[:, None, None, :].expand(extent, 1, 1, extent)
+        response = interpolate(impulses, size=(1, size), mode="bilinear", antialias=True)[:, 0, 0]  # (extent, size)
+        torch.testing.assert_close(weights[:, start : start + extent], response.T)
+        assert not weights[:, :start].any()
+        assert not weights[:, start + extent :].any()
 
 
 @pytest.mark.parametrize(("size", "taps"), [(16, 3), (32, 3), (96, 9), (200, 21), (224, 23), (4, 7)])

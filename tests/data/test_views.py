@@ -224,6 +224,18 @@ def test_images_without_three_channels_keep_their_levels_and_are_still_cropped_a
     assert view.std() < 0.9 * (images / 255).std()
 
 
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_batch_of_none_has_views_of_none(name):
+    views = Views(pipeline(name, 32), MEAN, STD, seed=0)
+    nothing = torch.arange(0)
+    for recipe, parameters in zip(views.recipes, views.draw(nothing, 0, 32, 32), strict=True):
+        for make in (make_grouped, make_masked):
+            assert make(photos(0), recipe, parameters).shape == (0, 3, recipe.size, recipe.size)
+    crops = [photos(0, recipe.size) for recipe in views.recipes]
+    for made in (views(photos(0), nothing, 0), views.finish(crops, nothing, 0)):
+        assert [view.shape[0] for view in made] == [0] * len(views.recipes)
+
+
 def test_views_are_float32_under_autocast():
     images, views = photos(16), Views([BUSY], MEAN, STD, seed=1)
     plain = views(images, torch.arange(16), 0)[0]

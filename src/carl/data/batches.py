@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,6 +17,9 @@ from torch import Tensor
 from carl.data.images import Split
 from carl.data.views import Views
 from carl.errors import UserError
+
+# Two, so that no core waits for the last photo of a batch. Memory: three batches of crops, 77 MB each at 224 px.
+PHOTO_BATCHES_AHEAD = 2
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,17 @@ def check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:
             f"batch size {batch_size} is larger than the data ({images} images); "
             f"use --batch-size {max(2, images // 4)} or less"
         )
+
+
+class BatchSource(Protocol):
+    """Where a training loop gets its batches from."""
+
+    device: torch.device
+
+    @property
+    def steps_per_epoch(self) -> int: ...
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]: ...
 
 
 class Batches:
@@ -74,33 +91,56 @@ class Batches:
         return torch.randperm(len(self.split), generator=generator).numpy()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch from `first_step` on; the next one is gathered while the current is used."""
+        """Batches of one epoch from `first_step` on; the next ones are read while the current is used."""
         order = self.order(epoch)
-        steps = range(first_step, self.steps_per_epoch)
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="gather") as reader:
-            ahead = [reader.submit(self._gather, order, step) for step in steps[:1]]
-            for step in steps:
-                images, indices = ahead.pop().result()
-                if step + 1 < self.steps_per_epoch:
-                    ahead.append(reader.submit(self._gather, order, step + 1))
-                yield self._batch(images, indices, epoch)
+        steps = iter(range(first_step, self.steps_per_epoch))
+        ahead = 1 if self.split.photos is None else PHOTO_BATCHES_AHEAD
+        with ThreadPoolExecutor(max_workers=ahead, thread_name_prefix="read") as readers:
+            waiting = deque(readers.submit(self._read, order, epoch, step) for step in islice(steps, ahead))
+            try:
+                while waiting:
+                    pixels, indices = waiting.popleft().result()
+                    waiting.extend(readers.submit(self._read, order, epoch, step) for step in islice(steps, 1))
+                    yield self._batch(pixels, indices, epoch)
+            finally:
+                for reading in waiting:
+                    reading.cancel()
 
-    def _gather(self, order: np.ndarray, step: int) -> tuple[Tensor, Tensor]:
+    def _read(self, order: np.ndarray, epoch: int, step: int) -> tuple[list[Tensor], Tensor]:
         rows = order[step * self.batch_size : (step + 1) * self.batch_size]
-        rows = rows[self.rank :: self.ranks][: len(rows) // self.ranks]
-        images = torch.from_numpy(self.split.images.gather(rows))
-        indices = torch.from_numpy(np.ascontiguousarray(rows))
+        rows = np.ascontiguousarray(rows[self.rank :: self.ranks][: len(rows) // self.ranks])
+        pixels, indices = read_pixels(self.split, self.views, rows, epoch), torch.from_numpy(rows)
         if self.device.type == "cuda":
-            images, indices = images.pin_memory(), indices.pin_memory()
-        return images, indices
+            pixels, indices = [part.pin_memory() for part in pixels], indices.pin_memory()
+        return pixels, indices
 
-    def _batch(self, images: Tensor, indices: Tensor, epoch: int) -> Batch:
+    def _batch(self, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
         labels = None
         if self.split.labels is not None:
             labels = torch.from_numpy(self.split.labels[indices.numpy()]).to(self.device, non_blocking=True)
-        images = images.to(self.device, non_blocking=True)
+        pixels = [part.to(self.device, non_blocking=True) for part in pixels]
         indices = indices.to(self.device, non_blocking=True)
-        return Batch(self.views(images, indices, epoch), indices, labels)
+        return Batch(views_of_pixels(self.split, self.views, pixels, indices, epoch), indices, labels)
+
+
+def read_pixels(split: Split, views: Views, rows: np.ndarray, epoch: int) -> list[Tensor]:
+    """What the views of an epoch are made of: whole packed images, or a crop of each photo for each view."""
+    if split.photos is None:
+        return [torch.from_numpy(split.images.gather(rows))]
+    boxes = views.boxes(torch.from_numpy(rows), epoch, torch.from_numpy(split.photos.sizes[rows]))
+    crops = split.photos.crop(rows, boxes.numpy(), [recipe.size for recipe in views.recipes])
+    return [torch.from_numpy(crop) for crop in crops]
+
+
+def views_of_pixels(split: Split, views: Views, pixels: list[Tensor], indices: Tensor, epoch: int) -> list[Tensor]:
+    """The views themselves, on the device of `pixels`."""
+    return views(pixels[0], indices, epoch) if split.photos is None else views.finish(pixels, indices, epoch)
+
+
+def make_views(split: Split, views: Views, rows: np.ndarray, epoch: int, device: torch.device) -> list[Tensor]:
+    """The views of the images at `rows` as training sees them in this epoch, one (B, C, S, S) a view."""
+    pixels = [part.to(device) for part in read_pixels(split, views, rows, epoch)]
+    return views_of_pixels(split, views, pixels, torch.from_numpy(rows).to(device), epoch)
 
 
 def _order_seed(seed: int, epoch: int) -> int:

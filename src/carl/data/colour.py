@@ -46,9 +46,9 @@ def blend_step_(images: Tensor, operation: Tensor, factor: Tensor) -> Tensor:
     level = grey_level(images)
     mean = level.mean(dim=(1, 2, 3))
     rest = 1.0 - factor
-    level.mul_(_per_sample(rest * (operation == SATURATION)))
-    level.add_(_per_sample(rest * (operation == CONTRAST) * mean))
-    return images.mul_(_per_sample(factor)).add_(level).clamp_(0.0, 1.0)
+    share, constant = rest * (operation == SATURATION), rest * (operation == CONTRAST) * mean
+    torch.addcmul(_per_sample(constant), level, _per_sample(share), out=level)
+    return torch.addcmul(level, images, _per_sample(factor), out=images).clamp_(0.0, 1.0)
 
 
 def shift_hue_(images: Tensor, shift: Tensor) -> Tensor:

@@ -153,7 +153,7 @@ def _split_listing(folder: Path, names: list[str], classes: tuple[str, ...]) -> 
         for name in names:
             yield EncodedImage(name, _content(folder / name), label_of.get(_class_of(name), UNLABELLED))
 
-    return EncodedSplit(len(names), labelled, read)
+    return EncodedSplit(len(names), labelled, read, folder=folder)
 
 
 def _content(path: Path) -> Path | Unusable:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from carl.data.photos import PhotoImages
+    from carl.data.shards import Shards
+
 UNLABELLED = -1
+
+# What training cuts its views from: packed pixels, the files themselves, or shards that are read as it goes.
+Road = Literal["packed", "photos", "stream"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +51,7 @@ class Split:
     images: PackedImages
     labels: np.ndarray | None = None  # (N,) int64, UNLABELLED where an image has none
     names: tuple[str, ...] | None = None  # file names, where the images were files
+    photos: PhotoImages | None = None  # the same images as files, where training cuts its views from these
 
     def __len__(self) -> int:
         return len(self.images)
@@ -57,6 +66,16 @@ class Split:
             PackedImages(self.images.gather(indices)),
             None if self.labels is None else self.labels[indices],
             None if self.names is None else tuple(self.names[i] for i in indices),
+            None if self.photos is None else self.photos.subset(indices),
+        )
+
+    def head(self, count: int) -> Split:
+        """The first `count` images; nothing is copied."""
+        return Split(
+            PackedImages(self.images.pixels[:count]),
+            None if self.labels is None else self.labels[:count],
+            None if self.names is None else self.names[:count],
+            None if self.photos is None else self.photos.subset(np.arange(count)),
         )
 
 
@@ -80,6 +99,8 @@ class Dataset:
     notes: tuple[str, ...] = ()  # what the user should know: images resized, files left out
     folds: tuple[np.ndarray, ...] = ()  # STL-10: ten arrays of indices into train, 1,000 each
     opened: str = "train"  # the split that the user's path named: "test" for photos-test.parquet
+    fitted: bool = False  # whether the images had to be scaled and cut to one size to be packed
+    stream: Shards | None = None  # what training reads, where the splits hold but a sample of it
 
     @property
     def train(self) -> Split:
@@ -89,6 +110,17 @@ class Dataset:
     def pretraining(self) -> Split:
         """What self-supervised training reads: the unlabelled images where the source sets them apart."""
         return self.splits.get("unlabeled", self.train)
+
+    @property
+    def road(self) -> Road:
+        if self.stream is not None:
+            return "stream"
+        return "packed" if self.pretraining.photos is None else "photos"
+
+    @property
+    def training_images(self) -> int:
+        """How many images an epoch has to offer."""
+        return len(self.pretraining) if self.stream is None else self.stream.images
 
     @property
     def test(self) -> Split | None:

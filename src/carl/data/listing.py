@@ -47,6 +47,7 @@ class EncodedSplit:
     labelled: bool
     read: Callable[[], Iterator[EncodedImage]]
     named: bool = True  # whether the names mean something to the user
+    folder: Path | None = None  # where the files of these names lie, if they are files
 
 
 @dataclass(frozen=True, eq=False)

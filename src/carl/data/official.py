@@ -43,6 +43,7 @@ TINY_IMAGENET = Archive(
 )
 IMAGENET64_FOLDER = "imagenet64"
 IMAGENET64_BATCH = re.compile(r"train_data_batch_(\d+)(?:\.npz)?")
+_PICKLED_BLOCK = 4096  # images copied at once, 50 MB at 64 px; the file itself is in memory whole
 _STL_SIDE = 96
 _STL_BLOCK = 500  # images, 14 MB
 
@@ -130,7 +131,11 @@ def _pickled_split(paths: list[Path], labels: str, first_label: int) -> ArraySpl
             batch = load_pickle(path)
             rows = _value(batch, "data", path)
             numbers = as_labels(np.asarray(_value(batch, labels, path)), len(rows), f"{path}[{labels}]")
-            yield _planes_to_images(rows, str(path)), numbers - first_label
+            images = _planes_to_images(rows, str(path))
+            for start in range(0, len(rows), _PICKLED_BLOCK):
+                block = slice(start, start + _PICKLED_BLOCK)
+                yield images[block], numbers[block] - first_label
+            del batch, rows, images  # before the next file is in memory as well
 
     return ArraySplit(0, read)
 

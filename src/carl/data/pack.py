@@ -6,6 +6,7 @@ views resize crops anyway. Images of varied or larger size are scaled and centra
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import io
@@ -32,6 +33,7 @@ from carl.data.listing import (
 )
 from carl.data.statistics import pixels_digest, statistics_and_digest
 from carl.errors import UserError
+from carl.files import atomic_writer
 
 DEFAULT_SIDE = 96  # at most; a random crop of 8 % of the area is then still 27 pixels wide
 MAX_CLASSES = 2**16
@@ -51,17 +53,31 @@ class _VariedSizes(Exception):
 
 
 def open_listing(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
-    """The data set, from the cache if it is there, packed (and cached) if not."""
-    for sized in (False, True):
-        if listing.key is not None:
-            found = store.load(_entry(listing, sized, size), listing)
-            if found is not None:
-                dataset, bad_files = found
-                listed = f"listed in {_entry(listing, sized, size)}/bad-files.txt"
-                _check_bad(bad_files, _total(listing), max_bad, listed)
-                return dataset
+    """The data set, from the cache if it is there, packed (and cached) if not.
+
+    Of several processes that need the same images, such as those of torchrun, one packs and the others wait.
+    """
     if listing.key is None:
         return _Packing(listing, size, max_bad, progress, None).run()
+    found = _cached(listing, size, max_bad)
+    if found is not None:
+        return found
+    with store.locked(listing.key, lambda: progress("waiting for another process that packs the images", 0, 0)):
+        return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress)
+
+
+def _cached(listing: Listing, size: int | None, max_bad: int | None) -> Dataset | None:
+    for side in dict.fromkeys((None, size or _known_side(listing))):
+        entry = _entry(listing, side)
+        found = store.load(entry, listing)
+        if found is not None:
+            dataset, bad_files = found
+            _check_bad(bad_files, _total(listing), max_bad, f"listed in {entry}/bad-files.txt")
+            return dataclasses.replace(dataset, fitted=side is not None)
+    return None
+
+
+def _packed(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
     with store.temporary_entry() as folder:
         try:
             return _Packing(listing, size, max_bad, progress, folder).run()
@@ -73,9 +89,22 @@ def open_listing(listing: Listing, size: int | None, max_bad: int | None, progre
             ) from error
 
 
-def _entry(listing: Listing, sized: bool, size: int | None) -> Path:
-    text = f"{listing.key} {size if sized else 'as is'} {store.FORMAT_VERSION}"
+def _entry(listing: Listing, side: int | None) -> Path:
+    """Where images are kept that were fitted to `side`, or left as they are (None)."""
+    text = f"{listing.key} {side or 'as is'} {store.FORMAT_VERSION}"
     return store.entry_folder(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+
+
+def _side_file(listing: Listing) -> Path:
+    """Remembers the side that was found when none was asked for, under which the entry is kept."""
+    return store.cache_folder() / "sides" / f"{listing.key}.txt"
+
+
+def _known_side(listing: Listing) -> int | None:
+    try:
+        return int(_side_file(listing).read_text())
+    except (OSError, ValueError):  # then the images are looked at again
+        return None
 
 
 def _total(listing: Listing) -> int:
@@ -94,7 +123,7 @@ class _Packing:
         self.progress = progress
         self.folder = folder
         self.shape: tuple[int, int] | None = None  # to which images are fitted; None: as they are
-        self.sized = False
+        self.fitted_side: int | None = None  # of images of varied or large size
         self.bad: list[BadFile] = []
         self.notes: list[str] = []
 
@@ -118,6 +147,7 @@ class _Packing:
                 notes=notes,
                 folds=self.listing.folds,
                 opened=self.listing.opened,
+                fitted=self.fitted_side is not None,
             )
         for name, split in splits.items():
             store.write_split(self.folder / name, split)
@@ -134,7 +164,11 @@ class _Packing:
         )
         meta.write(self.folder)
         del splits  # unmap the files before they are moved
-        return store.publish(self.folder, self._entry(), self.listing)
+        dataset = store.publish(self.folder, self._entry(), self.listing)
+        if self.size is None and self.fitted_side is not None:
+            with atomic_writer(_side_file(self.listing)) as file:
+                file.write(str(self.fitted_side).encode())
+        return dataclasses.replace(dataset, fitted=self.fitted_side is not None)
 
     def _pack_split(self, name: str, split: SplitListing) -> Split:
         if isinstance(split, MappedSplit):
@@ -171,7 +205,7 @@ class _Packing:
             return self._decode_all(name, split, writer)
         except _VariedSizes:
             side = self.size or _usual_side(split)
-            self.shape, self.sized = (side, side), True
+            self.shape, self.fitted_side = (side, side), side
             self.notes.append(
                 f"images of varied or large size were scaled and centrally cropped to {side} x {side}; "
                 "image_size sets another side"
@@ -231,7 +265,7 @@ class _Packing:
         self.notes.append(f"{len(self.bad)} of {total} files cannot be decoded and were left out, {listed}")
 
     def _entry(self) -> Path:
-        return _entry(self.listing, self.sized, self.size)
+        return _entry(self.listing, self.fitted_side)
 
 
 class _KeptBytes(io.BytesIO):

@@ -41,7 +41,7 @@ def list_parquet(path: Path, name: str) -> Listing:
     """The images of a file, or of a folder of shards, and of the other splits beside it."""
     shards, opened = _shards_in_folder(path) if path.is_dir() else _shards_beside_file(path)
     files = [_open(file) for paths in shards.values() for file in paths]
-    columns = _find_columns(files[0], next(iter(shards.values()))[0])
+    columns = find_columns(files[0], next(iter(shards.values()))[0])
     counts = {split: sum(_open(file).metadata.num_rows for file in paths) for split, paths in shards.items()}
     if not counts["train"]:
         raise UserError(f"{path} has no rows; give a Parquet file with at least one image")
@@ -109,7 +109,7 @@ def _open(path: Path) -> pq.ParquetFile:
         ) from error
 
 
-def _find_columns(file: pq.ParquetFile, path: Path) -> _Columns:
+def find_columns(file: pq.ParquetFile, path: Path) -> _Columns:
     schema = file.schema_arrow
     fields = {field.name: field.type for field in schema}
     images = [name for name in IMAGE_COLUMNS if name in fields and _holds_images(fields[name])]

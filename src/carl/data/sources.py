@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from carl.data.arrays import list_npy, list_npz
 from carl.data.folder import EXTENSIONS, list_folder, walk_files
@@ -22,6 +22,7 @@ from carl.data.official import (
 )
 from carl.data.pack import open_listing
 from carl.data.parquet import holds_images, list_parquet
+from carl.data.photos import with_photos
 from carl.data.python import list_python
 from carl.data.store import cache_folder
 from carl.errors import UserError, suggestion
@@ -61,6 +62,7 @@ def open_dataset(
     image_size: int | None = None,
     root: Path | None = None,
     max_bad: int | None = None,
+    road: Literal["auto", "packed", "photos"] = "auto",
     progress: Progress | None = None,
 ) -> Dataset:
     """Open images of any kind as one typed object, packed and cached.
@@ -69,8 +71,10 @@ def open_dataset(
     a Python data set with images of any size. Equal-sized images up to 256 pixels a side are packed as they are;
     others are scaled so that their shorter side is `image_size` (by default their usual one, but at most 96) and
     centrally cropped to a square. `root` is where the official archives lie or are downloaded to. More than
-    `max_bad` images that cannot be decoded are an error (by default one in twenty). `progress` is called as
-    `progress("decoding train", done, total)` some ten times a second; a total of 0 is one that is not known.
+    `max_bad` images that cannot be decoded are an error (by default one in twenty). `road` says what training cuts
+    its views from: `packed` images, the `photos` themselves (only for a folder of files), or whichever keeps the
+    detail that crops need (see `photos.with_photos`). `progress` is called as `progress("decoding train", done, total)`
+    some ten times a second; a total of 0 is one that is not known.
     """
     if image_size is not None and image_size < 1:
         raise UserError(f"image_size={image_size} is not a side; use a number of pixels such as 64")
@@ -78,7 +82,7 @@ def open_dataset(
         raise UserError(f"max_bad={max_bad} is not a count; use 0 to allow no bad file")
     report = throttled(progress or silent)
     listing = _list_source(source, (root or cache_folder() / "downloads").absolute(), report)
-    return open_listing(listing, image_size, max_bad, report)
+    return with_photos(open_listing(listing, image_size, max_bad, report), listing, road, report)
 
 
 def _list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress) -> Listing:

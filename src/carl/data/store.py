@@ -16,8 +16,8 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -132,6 +132,27 @@ def temporary_entry() -> Iterator[Path | None]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)  # nothing is left here once `publish` has moved it
+
+
+@contextmanager
+def locked(name: str, waiting: Callable[[], None]) -> Iterator[None]:
+    """Held by one process at a time; `waiting` is called if another has it.
+
+    Where files cannot be locked (Windows, some network disks) each does the work on its own, which `publish` allows.
+    """
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            path = cache_folder() / "locks" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:

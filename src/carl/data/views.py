@@ -24,7 +24,7 @@ from torch import Tensor
 
 from carl.data.colour import HUE_SLOTS, blend_order, greyscale, jitter_, solarise
 from carl.data.random import uniforms
-from carl.data.resample import crop_taps, crop_weights, gaussian_blur_, reflection, resample
+from carl.data.resample import crop_taps, gaussian_blur_, reflection, resample
 from carl.errors import UserError, suggestion
 from carl.precision import full_precision
 
@@ -33,6 +33,8 @@ DRAWS = 2 * CROP_ATTEMPTS + 13  # per sample and view; new ones go to the end, o
 # Values of a view worked on at once on a CPU: 2 MiB. Less pays more per call, more leaves the cache. Best or
 # within noise of it among 2^17 to 2^21 at 32, 64, 96 and 224 px (AMD EPYC, 32 MiB L3; 2026-11-15).
 CHUNK_VALUES = 2**19
+
+Side = int | Tensor  # height or width of all images, or (B,) float32 of each
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ class ViewParameters:
 
 
 def draw_crops(
-    recipe: ViewRecipe, areas: Tensor, aspects: Tensor, across: Tensor, down: Tensor, height: int, width: int
+    recipe: ViewRecipe, areas: Tensor, aspects: Tensor, across: Tensor, down: Tensor, height: Side, width: Side
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Top, left, height and width of random crops, as torchvision's RandomResizedCrop draws them.
 
@@ -110,7 +112,7 @@ def draw_crops(
     """
     if recipe.crop_area is None:
         zero = torch.zeros_like(across, dtype=torch.int64)
-        return zero, zero, zero + height, zero + width
+        return zero, zero, (zero + height).long(), (zero + width).long()
     (least, most), (narrow, wide) = recipe.crop_area, recipe.crop_aspect
     area = (least + (most - least) * areas) * (height * width)
     aspect = torch.exp(math.log(narrow) + (math.log(wide) - math.log(narrow)) * aspects)
@@ -119,8 +121,8 @@ def draw_crops(
     preference = torch.arange(len(areas), 0, -1, device=fits.device)[:, None]  # first candidate highest: no ties
     chosen = (fits * preference).argmax(dim=0, keepdim=True)
     found = fits.any(dim=0)
-    fallback_width = min(width, round(height * wide))
-    fallback_height = min(height, round(width / narrow))
+    fallback_width = _rounded(height * wide, width)
+    fallback_height = _rounded(width / narrow, height)
     w = torch.where(found, widths.gather(0, chosen)[0], fallback_width)
     h = torch.where(found, heights.gather(0, chosen)[0], fallback_height)
     top = torch.where(found, torch.floor(down * (height - h + 1)), (height - fallback_height) // 2)
@@ -128,7 +130,13 @@ def draw_crops(
     return top.long(), left.long(), h.long(), w.long()
 
 
-def draw_view(recipe: ViewRecipe, numbers: Tensor, height: int, width: int) -> ViewParameters:
+def _rounded(side: float | Tensor, most: Side) -> Side:
+    if isinstance(side, Tensor):
+        return torch.minimum(torch.round(side), torch.as_tensor(most))
+    return min(round(side), int(most))
+
+
+def draw_view(recipe: ViewRecipe, numbers: Tensor, height: Side, width: Side) -> ViewParameters:
     """Parameters from numbers (DRAWS, B) in [0, 1)."""
     areas, aspects = numbers[:CROP_ATTEMPTS], numbers[CROP_ATTEMPTS : 2 * CROP_ATTEMPTS]
     others = numbers[2 * CROP_ATTEMPTS :]
@@ -160,10 +168,26 @@ def draw_view(recipe: ViewRecipe, numbers: Tensor, height: int, width: int) -> V
     )
 
 
-def _crop(images: Tensor, recipe: ViewRecipe, drawn: ViewParameters) -> Tensor:
+Cut = Callable[[slice], Tensor]  # a part of the batch to crops (n, C, S, S) in [0, 1]
+Cropper = Callable[[Tensor, Tensor, ViewRecipe, ViewParameters], Cut]
+
+
+def crop_and_flip(images: Tensor, places: Tensor, recipe: ViewRecipe, drawn: ViewParameters) -> Cut:
+    """The crops that were drawn for the images at `places` (B,), out of whole images (N, H, W, C) uint8."""
     rows = crop_taps(drawn.top, drawn.height, images.shape[1], recipe.size)
-    columns = crop_weights(drawn.left, drawn.width, drawn.mirrored, images.shape[2], recipe.size)
-    return resample(images, rows, columns)
+    columns = crop_taps(drawn.left, drawn.width, images.shape[2], recipe.size, drawn.mirrored)
+    return lambda part: resample(images, places[part], rows[part], columns[part])
+
+
+def only_flip(images: Tensor, places: Tensor, recipe: ViewRecipe, drawn: ViewParameters) -> Cut:
+    """The same for images that are crops of the view's side already."""
+
+    def cut(part: slice) -> Tensor:
+        crops = images.index_select(0, places[part])
+        crops = torch.where(drawn.mirrored[part, None, None, None], crops.flip(2), crops)
+        return crops.permute(0, 3, 1, 2).to(torch.float32, memory_format=torch.contiguous_format).mul_(1 / 255)
+
+    return cut
 
 
 def _jitter_(views: Tensor, recipe: ViewRecipe, drawn: ViewParameters, slices: Sequence[slice]) -> Tensor:
@@ -172,13 +196,13 @@ def _jitter_(views: Tensor, recipe: ViewRecipe, drawn: ViewParameters, slices: S
     return jitter_(views, blends, drawn.hue if recipe.hue > 0 else None, drawn.hue_slot, slices)
 
 
-def make_masked(images: Tensor, recipe: ViewRecipe, drawn: ViewParameters) -> Tensor:
+def make_masked(images: Tensor, recipe: ViewRecipe, drawn: ViewParameters, crop: Cropper = crop_and_flip) -> Tensor:
     """Views (B, C, S, S) in [0, 1] without ever reading a parameter on the host."""
 
     def choose(chosen: Tensor, changed: Tensor, views: Tensor) -> Tensor:
         return torch.where(chosen[:, None, None, None], changed, views)
 
-    views = _crop(images, recipe, drawn)
+    views = crop(images, torch.arange(len(images), device=images.device), recipe, drawn)(slice(None))
     coloured = images.shape[3] == 3
     if coloured and recipe.jitter > 0:
         views = _jitter_(views, recipe, drawn, (slice(None),) * HUE_SLOTS)
@@ -227,17 +251,18 @@ class Sorting:
         return cls(chunks, first, slots, second, finishes, torch.argsort(first[second]))
 
 
-def make_grouped(images: Tensor, recipe: ViewRecipe, drawn: ViewParameters) -> Tensor:
+def make_grouped(images: Tensor, recipe: ViewRecipe, drawn: ViewParameters, crop: Cropper = crop_and_flip) -> Tensor:
     """The same views as `make_masked` up to rounding, each operation applied only where it was drawn."""
     batch, _, _, channels = images.shape
     coloured = channels == 3
     sorting = Sorting.of(drawn, max(1, CHUNK_VALUES // (channels * recipe.size**2)))
     drawn = drawn.take(sorting.first)
+    cut = crop(images, sorting.first, recipe, drawn)
     reads = reflection(recipe.taps, recipe.size, images.device)
     result = torch.empty(batch, channels, recipe.size, recipe.size)
     for chunk, slots, finishes in zip(sorting.chunks, sorting.slots, sorting.finishes, strict=True):
         part = drawn[chunk]
-        views = _crop(images.index_select(0, sorting.first[chunk]), recipe, part)
+        views = cut(chunk)
         jittered = slots[-2]
         if coloured and jittered > 0:
             slices = [slice(start, stop) for start, stop in pairwise((0, *slots[:-1]))]
@@ -272,7 +297,7 @@ class Views:
         self.std = tuple(std)
         self.seed = seed
 
-    def draw(self, indices: Tensor, epoch: int, height: int, width: int) -> list[ViewParameters]:
+    def draw(self, indices: Tensor, epoch: int, height: Side, width: Side) -> list[ViewParameters]:
         """Parameters per recipe for samples `indices` (B,) of height x width pixels, on their device."""
         drawn = []
         for view, recipe in enumerate(self.recipes):
@@ -284,26 +309,43 @@ class Views:
     @torch.no_grad()
     def apply(self, images: Tensor, parameters: Sequence[ViewParameters]) -> list[Tensor]:
         """Images (B, H, W, C) uint8 to one (B, C, S, S) float32 tensor per recipe, on their device."""
+        return [
+            self._make(images, recipe, drawn, crop_and_flip)
+            for recipe, drawn in zip(self.recipes, parameters, strict=True)
+        ]
+
+    def __call__(self, images: Tensor, indices: Tensor, epoch: int) -> list[Tensor]:
+        return self.apply(images, self.draw(indices, epoch, images.shape[1], images.shape[2]))
+
+    def boxes(self, indices: Tensor, epoch: int, sizes: Tensor) -> Tensor:
+        """(B, V, 4) top, left, height and width of the crops of images whose heights and widths are `sizes` (B, 2)."""
+        height, width = sizes.to(torch.float32).unbind(1)
+        drawn = self.draw(indices, epoch, height, width)
+        return torch.stack([torch.stack([d.top, d.left, d.height, d.width], dim=1) for d in drawn], dim=1)
+
+    @torch.no_grad()
+    def finish(self, crops: Sequence[Tensor], indices: Tensor, epoch: int) -> list[Tensor]:
+        """What comes after the crop: views of `crops` that were cut along `boxes`, (B, S, S, C) uint8 per recipe."""
+        parameters = self.draw(indices, epoch, 1, 1)  # only where a crop lies depends on the size of the image
+        return [
+            self._make(cut, recipe, drawn, only_flip)
+            for cut, recipe, drawn in zip(crops, self.recipes, parameters, strict=True)
+        ]
+
+    def _make(self, images: Tensor, recipe: ViewRecipe, drawn: ViewParameters, crop: Cropper) -> Tensor:
         if images.shape[3] != len(self.mean):
             raise ValueError(
                 f"images have {images.shape[3]} channels and mean={self.mean} has {len(self.mean)}; "
                 "use the statistics of this data set"
             )
-        make: Callable[[Tensor, ViewRecipe, ViewParameters], Tensor]
         make = make_grouped if images.device.type == "cpu" else make_masked
         with full_precision(images.device.type):
-            return [
-                self._normalise_(make(images, recipe, drawn))
-                for recipe, drawn in zip(self.recipes, parameters, strict=True)
-            ]
-
-    def __call__(self, images: Tensor, indices: Tensor, epoch: int) -> list[Tensor]:
-        return self.apply(images, self.draw(indices, epoch, images.shape[1], images.shape[2]))
+            return self._normalise_(make(images, recipe, drawn, crop))
 
     def _normalise_(self, views: Tensor) -> Tensor:
-        for channel, mean, std in zip(views.unbind(1), self.mean, self.std, strict=True):
-            channel.mul_(1 / std).sub_(mean / std)
-        return views
+        scale = views.new_tensor([1 / std for std in self.std])
+        shift = views.new_tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)])
+        return torch.addcmul(shift[:, None, None], views, scale[:, None, None], out=views)
 
 
 def _simclr(size: int) -> tuple[ViewRecipe, ...]:
@@ -338,6 +380,11 @@ def _supervised(size: int) -> tuple[ViewRecipe, ...]:
     return (ViewRecipe(size, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur=0.2),)
 
 
+def _linear(size: int) -> tuple[ViewRecipe, ...]:
+    """Crop and flip, as linear classifiers and fine-tuning train on (He et al. 2020, main_lincls.py); one view."""
+    return (ViewRecipe(size, jitter=0.0, grey=0.0, blur=0.0),)
+
+
 def _eval(size: int) -> tuple[ViewRecipe, ...]:
     """The whole image at the given size, nothing random."""
     return (ViewRecipe(size, crop_area=None, flip=0.0, jitter=0.0, grey=0.0, blur=0.0),)
@@ -350,6 +397,7 @@ PIPELINES: dict[str, Callable[[int], tuple[ViewRecipe, ...]]] = {
     "swav": _swav,
     "swav_multicrop": _swav_multicrop,
     "supervised": _supervised,
+    "linear": _linear,
     "eval": _eval,
 }
 

@@ -36,13 +36,19 @@ PAPER: Layer = {
     "views": {"pipeline": "moco"},
     "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 1e-4},
 }
-# A few hundred steps: 0.999 would be the random start all along, and 65,536 keys would be older than the training.
-SHAPES: Layer = {"method": {"momentum": 0.98, "queue": 2048}, "optim": {"lr": 0.06}}
+# A few hundred steps. The queue must be young against the key encoder's memory (4 steps to 100), or embeddings flee
+# from old keys instead of telling images apart; the temperature of MoCo v1 leaves the flat start sooner; groups of a
+# batch of 128 would be too small for batch norm on 1x1 maps.
+SHAPES: Layer = {
+    "method": {"momentum": 0.99, "queue": 512, "temperature": 0.07, "shuffle_groups": 1},
+    "optim": {"lr": 0.06},
+}
 
 
 def fitting_queue(images: int, batch_size: int = 256) -> int:
     """The largest queue of whole batches that holds an image at most once: half of the data, capped at the paper's."""
-    return min(QUEUE, max(batch_size, images // 2 // batch_size * batch_size))
+    half = images // 2
+    return min(QUEUE, half // batch_size * batch_size or max(1, half))
 
 
 class MoCo(Method):

@@ -23,6 +23,7 @@ from carl.methods.base import (
 )
 from carl.methods.clusterings import Clusterings
 from carl.methods.moco import PAPER, fitting_queue
+from carl.methods.moco import SHAPES as MOCO_SHAPES
 from carl.methods.paper import fitting_clusters, paper_values
 from carl.models.momentum import KeyEncoder
 
@@ -47,7 +48,8 @@ class PclOptions(MethodOptions):
     shuffle_groups: int = Field(8, ge=1, description="As MoCo's.")
 
 
-SHAPES: Layer = {"method": {"momentum": 0.98, "queue": 2048, "restarts": 1}, "optim": {"lr": 0.06}}
+# As MoCo's, and clusters from the middle of the run on: before, there is nothing to cluster.
+SHAPES: Layer = merge([MOCO_SHAPES, {"method": {"restarts": 1, "warmup_epochs": 4}}])
 
 
 class PCL(Method):
@@ -140,7 +142,8 @@ class PCL(Method):
         return self.clusterings.centroids(0).cpu() if self.clusterings.fitted else None
 
     def logged(self, progress: float) -> dict[str, float]:
-        return {**self.keys.figures(self.encoder), "largest_cluster": self.clusterings.largest()}
+        clusters = {"largest_cluster": self.clusterings.largest()} if self.clusterings.fitted else {}
+        return {**self.keys.figures(self.encoder), **clusters}
 
     def after_step(self, progress: float) -> None:
         self.keys.follow(self.encoder, self.head.get_submodule("projection"))

@@ -48,8 +48,13 @@ PAPER: Layer = {
     "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6},
 }
 SHAPES: Layer = {
-    "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0},
-    "optim": {"name": "sgd", "lr": 0.06},
+    "method": {
+        "prototypes": 100,
+        "queue": 0,
+        "frozen_epochs": 0.0,
+        "epsilon": 0.01,
+    },  # codes of 0.05 are still flat here
+    "optim": {"name": "sgd", "lr": 0.1},
 }
 
 
