@@ -1,37 +1,102 @@
-"""Line charts as small SVG elements."""
+"""Curves of whatever figures the runs logged, named and grouped."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
-from markupsafe import Markup
+import numpy as np
 
-WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 320, 150, 46, 22, 8
+from carl.reporting.run_files import Record, Run, is_number
+
+LOSS, LEARNED, PROTOTYPES, SCHEDULE, MORE = (
+    "Loss", "What was learned", "Prototypes", "Schedule and speed", "More figures",
+)  # fmt: skip
+GROUPS = (LOSS, LEARNED, PROTOTYPES, SCHEDULE, MORE)
+
+# Figures with a name of their own, in the order in which they are shown; others are named after their key.
+KNOWN: dict[str, tuple[str, str]] = {
+    "loss": (LOSS, "Loss"),
+    "consistency": (LOSS, "Consistency of two views (Eq. 4)"),
+    "kl": (LOSS, "KL to the uniform prior (Eq. 5)"),
+    "info_nce": (LOSS, "InfoNCE over images"),
+    "proto_nce": (LOSS, "ProtoNCE over clusters"),
+    "knn": (LEARNED, "kNN probe, online (%)"),
+    "rank_me": (LEARNED, "RankMe, effective dimensions"),
+    "agreement": (LEARNED, "Views that agree (part)"),
+    "ranked_first": (LEARNED, "Own view ranked first (part)"),
+    "train_accuracy": (LEARNED, "Accuracy on the batch (part)"),
+    "spread": (LEARNED, "Spread of the embeddings"),
+    "used": (PROTOTYPES, "Prototypes in use"),
+    "mean_entropy": (PROTOTYPES, "Entropy of the mean assignment (nats)"),
+    "entropy": (PROTOTYPES, "Entropy of an assignment (nats)"),
+    "lambda": (SCHEDULE, "Weight of the prior, \u03bb"),
+    "lr": (SCHEDULE, "Learning rate"),
+    "momentum": (SCHEDULE, "Momentum of the averaged weights"),
+    "images_per_second": (SCHEDULE, "Images a second"),
+    "information": (MORE, "Information in an assignment (nats)"),
+    "covering": (MORE, "Prototypes that hold 99% of the views"),
+    "largest": (MORE, "Part of the views in the fullest prototype"),
+    "dead": (MORE, "Dead prototypes"),
+    "duplicates": (MORE, "Near-duplicate prototypes"),
+    "largest_cluster": (MORE, "Part of the images in the largest cluster"),
+    "target_distance": (MORE, "Distance of the averaged weights"),
+    "queue_filled": (MORE, "Part of the queue that is filled"),
+}
+NOT_DRAWN = {"step", "epoch", "seconds", "prototypes", "images"}
+MOST_POINTS = 300  # of a line; more are averaged, a chart is about as many pixels wide
 
 
-def curve(title: str, points: Sequence[tuple[float, float]]) -> dict[str, object]:
-    """A chart of (epoch, value) points, with its title and last value."""
-    xs, ys = [p[0] for p in points], [p[1] for p in points]
-    low, high = min(ys), max(ys)
-    if high - low < 1e-9:
-        low, high = low - 0.5, high + 0.5
-    end = max(max(xs), 1e-9)
+def charts(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """A chart for each figure that any run logged: what a batch showed as a thin line, probes with dots."""
+    keys = {key for run in runs for record in run.records for key in _figures(record)}
+    order = {key: place for place, key in enumerate(KNOWN)}
+    drawn = []
+    for key in sorted(keys, key=lambda key: (order.get(key, len(order)), key)):
+        group, title = KNOWN.get(key, (LOSS if _is_loss_term(key, runs) else MORE, _title(key)))
+        series = [line for place, run in enumerate(runs) for line in _lines(run, place, key, alone=len(runs) == 1)]
+        if series:
+            drawn.append({"key": key, "group": group, "title": title, "series": series, "mark": _mark(key, runs)})
+    return sorted(drawn, key=lambda chart: GROUPS.index(str(chart["group"])))
 
-    def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - 6) * value / end
 
-    def y(value: float) -> float:
-        return TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low)
+def _figures(record: Record) -> set[str]:
+    if record.get("kind") not in ("step", "probe"):
+        return set()
+    return {key for key, value in record.items() if key not in NOT_DRAWN and is_number(value)}
 
-    path = " ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)
-    marks = "".join(f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="2"/>' for a, b in points) if len(points) < 40 else ""
-    svg = (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-        f'<path class="axis" d="M{LEFT},{TOP}V{HEIGHT - BOTTOM}H{WIDTH - 6}"/>'
-        f'<text x="{LEFT - 4}" y="{TOP + 8}" text-anchor="end">{high:.3g}</text>'
-        f'<text x="{LEFT - 4}" y="{HEIGHT - BOTTOM}" text-anchor="end">{low:.3g}</text>'
-        f'<text x="{LEFT}" y="{HEIGHT - 6}">0</text>'
-        f'<text x="{WIDTH - 6}" y="{HEIGHT - 6}" text-anchor="end">epoch {end:g}</text>'
-        f'<polyline points="{path}"/>{marks}</svg>'
-    )
-    return {"title": title, "svg": Markup(svg), "last": f"{ys[-1]:.4g}"}
+
+def _is_loss_term(key: str, runs: Sequence[Run]) -> bool:
+    return any(key in record for run in runs for record in run.of_kind("step"))
+
+
+def _title(key: str) -> str:
+    words = key.replace("_", " ").strip()
+    return words[:1].upper() + words[1:]
+
+
+def _lines(run: Run, place: int, key: str, alone: bool) -> list[dict[str, Any]]:
+    """The lines of one figure: where many runs share a chart, the probe's alone."""
+    found = []
+    for kind, name in (("step", "batch"), ("probe", "probe")):
+        points = [(r["epoch"], r[key]) for r in run.of_kind(kind) if is_number(r.get(key)) and is_number(r["epoch"])]
+        if points:
+            found.append({"run": place, "kind": kind, "name": name, "points": _thinned(points)})
+    return found if alone else found[-1:]
+
+
+def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    if len(points) > MOST_POINTS:
+        parts = np.array_split(np.asarray(points, dtype=np.float64), MOST_POINTS)
+        points = [(float(x), float(y)) for x, y in (part.mean(axis=0) for part in parts)]
+    return [(float(f"{x:.6g}"), float(f"{y:.6g}")) for x, y in points]
+
+
+def _mark(key: str, runs: Sequence[Run]) -> dict[str, Any] | None:
+    """A level to compare with: all prototypes, or the entropy when all are used equally."""
+    counts = {record["prototypes"] for run in runs for record in run.of_kind("probe") if "prototypes" in record}
+    if len(counts) != 1 or key not in ("used", "mean_entropy"):
+        return None
+    (count,) = counts
+    return {"value": count, "name": f"all {count}"} if key == "used" else {"value": math.log(count), "name": "ln K"}

@@ -1,126 +1,119 @@
-"""report.html: one self-contained page about a run."""
+"""report.html: one self-contained page about a run, or about several."""
 
 from __future__ import annotations
 
 import base64
-import io
+import hashlib
 import json
-import tomllib
+import shlex
+from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jinja2 import Environment, PackageLoader
-from PIL import Image
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from carl import files
-from carl.errors import UserError
-from carl.reporting.curves import curve
-
-CURVES = (
-    ("step", "loss", "Loss"),
-    ("step", "consistency", "Consistency (Eq. 4)"),
-    ("step", "kl", "KL to uniform (Eq. 5)"),
-    ("step", "lambda", "Weight of the prior, lambda"),
-    ("step", "lr", "Learning rate"),
-    ("probe", "knn", "kNN probe, online (%)"),
-    ("probe", "used", "Prototypes in use"),
-    ("probe", "entropy", "Entropy of an assignment (nats)"),
-    ("probe", "mean_entropy", "Entropy of the mean assignment (nats)"),
-    ("probe", "agreement", "Views that agree (part)"),
-    ("probe", "rank_me", "RankMe of the features"),
-)
-IMAGES_A_PROTOTYPE = 10
-MOST_PROTOTYPES = 120
+from carl.errors import UserError, suggestion
+from carl.reporting.comparison import conclusion, config_differences, ranking, same_images
+from carl.reporting.curves import charts
+from carl.reporting.exhibits import average_purity, compared_data, gallery_data, image_data
+from carl.reporting.glance import facts, judge, measures, own_data, tiles
+from carl.reporting.pictures import view_picture
+from carl.reporting.projections import PROJECTIONS
+from carl.reporting.run_files import read_runs
 
 
-def write_report(run: Path, output: Path | None = None) -> Path:
+def write_report(run: Path, output: Path | None = None, projection: str = "pca") -> Path:
     """Write the page of the run directory `run`, by default into it."""
-    if not (run / "config.toml").is_file():
-        raise UserError(f"{run} is not a run directory (it has no config.toml); give what `carl pretrain` made")
-    records = files.read_json_lines(run / "metrics.jsonl")
-    probes = [r for r in records if r.get("kind") == "probe"]
-    gallery = _gallery(run / "gallery.npz")
-    target = output or run / "report.html"
-    template = Environment(loader=PackageLoader("carl.reporting"), autoescape=True).get_template("report.html")
-    page = template.render(
-        name=run.name,
-        verdict=_verdict(records, probes),
-        warnings=probes[-1].get("warnings", []) if probes else [],
-        probes=probes,
-        curves=[
-            curve(title, [(r["epoch"], r[key]) for r in records if r.get("kind") == kind and key in r])
-            for kind, key, title in CURVES
-            if any(r.get("kind") == kind and key in r for r in records)
-        ],
-        prototypes=_prototypes(gallery),
-        views=_views(gallery),
-        results=[json.loads(path.read_text(encoding="utf-8")) for path in sorted(run.glob("results/*.json"))],
-        config=tomllib.loads((run / "config.toml").read_text(encoding="utf-8")),
-        environment=json.loads((run / "environment.json").read_text(encoding="utf-8")),
-        has_gallery=bool(gallery),
+    _check(projection)
+    (found,) = read_runs([run])
+    gallery = found.gallery
+    command = [str(word) for word in found.environment.get("command", [])]
+    page = _render(
+        "run.html",
+        {
+            "charts": charts([found]),
+            "runs": [found.name],
+            "images": image_data(gallery) if gallery else None,
+            "galleries": [gallery_data(gallery, projection)] if gallery else [],
+        },
+        run=found,
+        title=found.name,
+        verdict=judge(found),
+        tiles=tiles(found),
+        facts=facts(found),
+        measures=measures(found),
+        own_data=own_data(found),
+        purity=average_purity(gallery),
+        views=view_picture(gallery["thumbnails"][gallery["view_places"]], gallery["views"]) if gallery else None,
+        command=shlex.join([Path(command[0]).name, *command[1:]]) if command else "",
     )
-    files.write_text(target, page)
+    return _written(output or run / "report.html", page)
+
+
+def write_comparison(runs: Sequence[Path], output: Path | None = None, projection: str = "pca") -> Path:
+    """Write a page that lays runs beside each other, by default comparison.html in the working directory."""
+    _check(projection)
+    found = read_runs(runs)
+    rows, shared = ranking(found)
+    together = same_images(found)
+    page = _render(
+        "comparison.html",
+        {
+            "charts": charts(found),
+            "runs": [run.name for run in found],
+            "images": image_data(found[0].gallery) if together else None,
+            "galleries": [compared_data(run.gallery, projection) for run in found] if together else [],
+        },
+        runs=found,
+        title="Comparison of " + ", ".join(run.name for run in found),
+        rows=rows,
+        shared=shared,
+        conclusion=conclusion(rows, shared),
+        differences=config_differences(found),
+        together=together,
+        highest=max([row.score.value for row in rows if row.score] or [100.0]),
+    )
+    return _written(output or Path("comparison.html"), page)
+
+
+def _check(projection: str) -> None:
+    if projection not in PROJECTIONS:
+        raise UserError(f"--map {projection!r} is unknown{suggestion(projection, PROJECTIONS)}")
+
+
+def _render(template: str, data: dict[str, Any], **context: Any) -> str:
+    environment = Environment(
+        loader=PackageLoader("carl.reporting"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    style, script = _asset("report.css"), _asset("report.js")
+    return environment.get_template(template).render(
+        **context,
+        style=Markup(style),
+        script=Markup(script),
+        # No request may leave the page, and no script but ours may run, whatever the data hold.
+        policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
+        data=embedded_json(data),
+    )
+
+
+def _asset(name: str) -> str:
+    return resources.files("carl.reporting").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def embedded_json(value: Any) -> Markup:
+    """JSON that can stand inside a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
+
+
+def _written(target: Path, page: str) -> Path:
+    # File names need not be valid Unicode; what cannot be written is shown escaped.
+    files.write_text(target, page.encode("utf-8", "backslashreplace").decode("utf-8"))
     return target
-
-
-def _gallery(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files}
-
-
-def _verdict(records: list[dict[str, Any]], probes: list[dict[str, Any]]) -> str:
-    if not records or records[-1].get("event") != "finished":
-        return "stopped early"
-    return str(probes[-1].get("verdict", "not probed")) if probes else "not probed"
-
-
-def _png(pixels: np.ndarray) -> str:
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, format="PNG")
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
-
-
-def _prototypes(gallery: dict[str, Any]) -> list[dict[str, Any]]:
-    """The fullest prototypes, each with its most confident images in one strip."""
-    if "prototype" not in gallery:
-        return []
-    chosen, sure = gallery["prototype"], gallery["probability"]
-    sizes = np.bincount(chosen, minlength=int(gallery["prototypes"]))
-    shown = []
-    for prototype in np.argsort(-sizes, kind="stable")[:MOST_PROTOTYPES]:
-        members = np.flatnonzero(chosen == prototype)
-        if not len(members):
-            break
-        best = members[np.argsort(-sure[members])][:IMAGES_A_PROTOTYPE]
-        strip = np.concatenate(list(gallery["thumbnails"][best]), axis=1)
-        shown.append(
-            {
-                "number": int(prototype),
-                "size": int(sizes[prototype]),
-                "confidence": float(sure[members].mean()),
-                "classes": _classes(gallery, members),
-                "strip": _png(strip),
-                "count": len(best),
-            }
-        )
-    return shown
-
-
-def _classes(gallery: dict[str, Any], members: np.ndarray) -> str:
-    if "labels" not in gallery or not len(gallery["class_names"]):
-        return ""
-    labels = gallery["labels"][members]
-    counts = np.bincount(labels[labels >= 0], minlength=len(gallery["class_names"]))
-    top = np.argsort(-counts, kind="stable")[:2]
-    return ", ".join(f"{gallery['class_names'][c]} {100 * counts[c] / len(members):.0f}%" for c in top if counts[c])
-
-
-def _views(gallery: dict[str, Any]) -> str:
-    """A picture of the grid: an image a row, its views along it."""
-    if "views" not in gallery:
-        return ""
-    rows = [np.concatenate(list(row), axis=1) for row in gallery["views"]]
-    return _png(np.concatenate(rows, axis=0))

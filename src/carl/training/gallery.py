@@ -1,7 +1,15 @@
-"""gallery.npz: everything that the report draws and torch had to compute."""
+"""gallery.npz: everything that the report draws and torch had to compute.
+
+Arrays, N images of the sample and K prototypes (or k-means clusters, for methods without prototypes):
+`embeddings` (N, D), `positions` (N, 2), `neighbours`, `similarities` and `random_neighbours` (N, 8), `thumbnails`,
+`views` of the images at `view_places`, `labels`, `class_names`, `names`; `grouping` says what the K groups are,
+`group` and `confidence` (N,) which one an image chose and how surely; of each group `group_mean`, `group_best`,
+`group_twin` and `group_cosine` (K,) are its mean confidence, the images that want it most, and the group nearest to it.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -12,17 +20,25 @@ from torch.nn import functional as F
 
 from carl import files
 from carl.assembly import random_encoder
+from carl.clustering import kmeans
 from carl.config import Config
-from carl.data.images import Dataset
+from carl.data.batches import make_views
+from carl.data.images import Dataset, Split
 from carl.data.views import Views
+from carl.distributed import world_size
 from carl.evaluation.features import extract_features, frozen, map_images
 from carl.methods import DataFacts, Method
 from carl.runs import RunDirectory
 
-SAMPLE = 5000  # images in the gallery
-THUMBNAIL = 48  # largest side of a thumbnail in pixels
+FORMAT = 2  # of gallery.npz; reporting/run_files.py reads this one
+SAMPLE = 10_000  # images in the gallery; a page of so many stays under 15 MB
+THUMBNAIL = 48  # largest side of a thumbnail in pixels when there are SAMPLE of them; fewer may be larger
+LARGEST_THUMBNAIL = 96
+PART = 256  # images at full size in memory at once
 NEIGHBOURS = 8
+BEST = 8  # images kept for a group that is nobody's first choice
 VIEW_ROWS, VIEW_COLUMNS = 6, 8
+CLUSTERS = (10, 300)  # fewest and most of k-means; between them ten a class, as CARL's paper chooses K (section 4.2)
 
 
 def write_gallery(
@@ -34,33 +50,40 @@ def write_gallery(
     views: Views,
     device: torch.device,
 ) -> None:
-    """Embeddings, assignments, thumbnails and neighbours of a fixed sample of the training images."""
+    """Embeddings, groups, thumbnails and neighbours of a fixed sample of the training images."""
     split = dataset.pretraining
     rows = np.sort(np.random.default_rng(0).permutation(len(split))[:SAMPLE])
     features = extract_features(method.encoder, split, dataset.statistics, facts.image_size, device, rows)
     untrained = random_encoder(config, facts, device)
     random_features = extract_features(untrained, split, dataset.statistics, facts.image_size, device, rows)
+    neighbours, similarities = nearest(features)
+    view_places = np.unique(np.linspace(0, len(rows) - 1, min(VIEW_ROWS, len(rows))).round().astype(np.int64))
+    view_rows = rows[view_places]
     arrays: dict[str, Any] = {
+        "format": np.int64(FORMAT),
+        "total_images": np.int64(len(split)),
         "rows": rows,
         "embeddings": features.half().numpy(),
         "positions": plane(features).numpy(),
-        "neighbours": nearest(features).numpy(),
-        "random_neighbours": nearest(random_features).numpy(),
-        "thumbnails": thumbnails(split.images.gather(rows)),
-        "views": view_grid(views, split.images.gather(rows[:VIEW_ROWS]), rows[:VIEW_ROWS]),
+        "neighbours": neighbours.numpy(),
+        "similarities": similarities.numpy(),
+        "random_neighbours": nearest(random_features)[0].numpy(),
+        "thumbnails": np.concatenate([thumbnails(split.images.gather(part), len(rows)) for part in _parts(rows)]),
+        "views": view_grid(views, split, view_rows),
+        "view_places": view_places,
     }
-    if split.labels is not None:
+    if split.labelled and split.labels is not None:
         arrays["labels"] = split.labels[rows]
         arrays["class_names"] = np.array(dataset.class_names, dtype=np.str_)
     if split.names is not None:
         arrays["names"] = np.array([split.names[row] for row in rows], dtype=np.str_)
-    if method.prototype_vectors() is not None:
+    vectors = method.prototype_vectors()
+    if vectors is not None:
         with frozen(method):
             log_p = map_images(_assigner(method), split, dataset.statistics, facts.image_size, device, rows)
-        arrays["prototype"] = log_p.argmax(1).numpy().astype(np.int32)
-        arrays["probability"] = log_p.max(1).values.exp().numpy()
-        arrays["entropy"] = -(log_p.exp() * log_p).sum(1).numpy()
-        arrays["prototypes"] = np.int64(log_p.shape[1])
+        arrays |= {"grouping": np.str_("prototypes"), **groups(log_p.exp(), vectors)}
+    elif world_size() == 1:  # k-means of this process alone would wait for the others, who have left
+        arrays |= {"grouping": np.str_("k-means"), **clusters(features, facts.classes)}
     with files.atomic_writer(run.gallery_file) as file:
         np.savez_compressed(file, **arrays)
 
@@ -74,51 +97,86 @@ def _assigner(method: Method) -> Callable[[Tensor], Tensor]:
     return assign
 
 
+def groups(scores: Tensor, vectors: Tensor) -> dict[str, np.ndarray]:
+    """Which group each image chooses by its scores (N, K), and figures of the groups with these vectors (K, D)."""
+    confidence, chosen = scores.max(1)
+    unit = F.normalize(vectors.float().cpu(), dim=1)
+    cosines = (unit @ unit.T).fill_diagonal_(-2)  # (K, K)
+    cosine, twin = cosines.max(1)
+    return {
+        "group": chosen.int().numpy(),
+        "confidence": confidence.numpy(),
+        "group_mean": scores.mean(0).numpy(),
+        "group_best": scores.topk(min(BEST, len(scores)), dim=0).indices.T.int().numpy(),
+        "group_twin": twin.int().numpy(),
+        "group_cosine": cosine.numpy(),
+    }
+
+
+def clusters(features: Tensor, classes: int) -> dict[str, np.ndarray]:
+    """Groups for methods without prototypes: k-means of the unit features, an image's score being its cosine."""
+    unit = F.normalize(features, dim=1)
+    fewest, most = CLUSTERS
+    wanted = min(max(10 * classes, fewest), most) if classes else 100
+    found = kmeans(unit, min(wanted, max(1, len(unit) // 2)), seed=0)
+    return groups(unit @ F.normalize(found.centroids, dim=1).T, found.centroids - unit.mean(0))
+
+
 def plane(features: Tensor) -> Tensor:
-    """The features on their first two principal components: (N, 2)."""
-    centred = features - features.mean(0)
+    """The unit features on their first two principal components: (N, 2)."""
+    unit = F.normalize(features, dim=1)
+    centred = unit - unit.mean(0)
     directions: Tensor = torch.linalg.svd(centred.double().T @ centred.double()).Vh
     return (centred.double() @ directions[:2].T).float()
 
 
-def nearest(features: Tensor, count: int = NEIGHBOURS) -> Tensor:
-    """For each image the places of those most similar by cosine, itself left out: (N, count)."""
+def nearest(features: Tensor, count: int = NEIGHBOURS) -> tuple[Tensor, Tensor]:
+    """For each image the places of those most similar, itself left out, and their cosines: both (N, count)."""
     unit = F.normalize(features, dim=1)
     count = min(count, len(unit) - 1)
-    places = []
+    places, cosines = [], []
     for start in range(0, len(unit), 1024):
         similarity = unit[start : start + 1024] @ unit.T
         itself = torch.arange(start, start + len(similarity))
         similarity[torch.arange(len(similarity)), itself] = -2
-        places.append(similarity.topk(count, dim=1).indices.int())
-    return torch.cat(places)
+        top = similarity.topk(count, dim=1)
+        places.append(top.indices.int())
+        cosines.append(top.values)
+    return torch.cat(places), torch.cat(cosines)
 
 
-def thumbnails(images: np.ndarray) -> np.ndarray:
-    """RGB copies (N, h, w, 3) uint8 of at most THUMBNAIL px a side; more than three channels show the first three."""
+def _parts(rows: np.ndarray) -> list[np.ndarray]:
+    """A few rows at a time: all images at full size may not fit in memory."""
+    return np.array_split(rows, -(-len(rows) // PART))
+
+
+def thumbnails(images: np.ndarray, count: int) -> np.ndarray:
+    """RGB copies (N, h, w, 3) uint8, small enough for `count` of them; of more than three channels the first three."""
     colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
     height, width = images.shape[1:3]
-    if max(height, width) <= THUMBNAIL:
+    largest = min(LARGEST_THUMBNAIL, round(THUMBNAIL * math.sqrt(SAMPLE / count)))
+    if max(height, width) <= largest:
         return np.ascontiguousarray(colours)
-    size = [max(1, round(side * THUMBNAIL / max(height, width))) for side in (height, width)]
-    parts = []
-    for start in range(0, len(colours), 256):
-        planar = torch.from_numpy(np.ascontiguousarray(colours[start : start + 256])).permute(0, 3, 1, 2).float()
-        small = F.interpolate(planar, size=size, mode="bilinear", antialias=True)
-        parts.append(small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy())
-    return np.concatenate(parts)
+    return resized(colours, [max(1, round(side * largest / max(height, width))) for side in (height, width)])
 
 
-def view_grid(views: Views, images: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Views as the run trains on them, undone to pixels: (images, columns, h, w, 3) uint8."""
-    indices, pixels = torch.from_numpy(rows), torch.from_numpy(images)
+def resized(colours: np.ndarray, size: list[int]) -> np.ndarray:
+    """Images (N, H, W, 3) uint8 at another size."""
+    planar = torch.from_numpy(np.ascontiguousarray(colours)).permute(0, 3, 1, 2).float()
+    small = F.interpolate(planar, size=size, mode="bilinear", antialias=True)
+    return small.round().clamp(0, 255).byte().permute(0, 2, 3, 1).numpy()
+
+
+def view_grid(views: Views, split: Split, rows: np.ndarray) -> np.ndarray:
+    """Views as the run trains on them, undone to pixels: (images, columns, h, w, 3) uint8; small crops enlarged."""
     mean, std = torch.tensor(views.mean).view(-1, 1, 1), torch.tensor(views.std).view(-1, 1, 1)
     columns: list[np.ndarray] = []
     epoch = 0
     while len(columns) < VIEW_COLUMNS:
-        for view in views(pixels, indices, epoch):
-            if view.shape[-1] == views.recipes[0].size:
-                shown = ((view * std + mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
-                columns.append(thumbnails(shown.numpy()))
+        for view in make_views(split, views, rows, epoch, torch.device("cpu")):
+            shown = ((view * std + mean).clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1)
+            small = thumbnails(shown.numpy(), len(rows) * VIEW_COLUMNS)
+            same = not columns or small.shape == columns[0].shape
+            columns.append(small if same else resized(small, list(columns[0].shape[1:3])))
         epoch += 1
     return np.stack(columns[:VIEW_COLUMNS], axis=1)

@@ -1,0 +1,96 @@
+"""Several runs beside each other: which learned more, and in what they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from carl.reporting.glance import PREFERRED, Measure, Verdict, duration, headline, judge, measures, training_seconds
+from carl.reporting.run_files import Run
+
+SAME_FOR_READERS = {"log", "probe"}  # sections that have no say in the weights
+
+
+@dataclass(frozen=True)
+class Row:
+    """A run in the table."""
+
+    place: int  # among the runs as given: its colour
+    run: Run
+    score: Measure | None
+    verdict: Verdict
+    time: str
+    others: list[Measure]  # those that say most
+
+
+def ranking(runs: Sequence[Run]) -> tuple[list[Row], str]:
+    """The runs, the best first, by a score that all have; and what that score is."""
+    shared = shared_score(runs)
+    rows = []
+    for place, run in enumerate(runs):
+        found = measures(run)
+        score = next((m for m in found if m.identity == shared), None) if shared else headline(run)
+        seconds, measured = training_seconds(run)
+        time = ("" if measured else "about ") + duration(seconds) if seconds else "?"
+        known = [m for m in found if {(m.protocol, m.name), (m.protocol, "")} & {*PREFERRED}]
+        others = [m for m in known if score is None or m.identity != score.identity]
+        rows.append(Row(place, run, score, judge(run), time, others))
+    rows.sort(key=lambda row: -row.score.value if row.score else 1.0)
+    return rows, ", ".join(shared[:2]) if shared else ""
+
+
+def shared_score(runs: Sequence[Run]) -> tuple[str, str, str] | None:
+    """The score that says most of those that every run has."""
+    common = set.intersection(*({m.identity for m in measures(run)} for run in runs))
+    for protocol, name in PREFERRED:
+        for measure in measures(runs[0]):
+            if measure.identity in common and measure.protocol == protocol and name in ("", measure.name):
+                return measure.identity
+    return min(common) if common else None
+
+
+def conclusion(rows: Sequence[Row], shared: str) -> str:
+    """In one sentence, which run learned more."""
+    scored = [row for row in rows if row.score is not None]
+    if len(scored) < len(rows) or not shared:
+        return "The runs have no score in common; evaluate each in the same way: carl eval RUN"
+    first, second = scored[0], scored[1]
+    assert first.score is not None
+    assert second.score is not None
+    gain = first.score.gain
+    over = "" if gain is None else f", {gain:+.1f} points over its random weights"
+    ahead = first.score.value - second.score.value
+    if ahead < 0.05:
+        return f"{first.run.name} and {second.run.name} are level at {first.score.value:.1f}% ({shared}){over}."
+    return (
+        f"{first.run.name} learned most: {first.score.value:.1f}% ({shared}){over}, "
+        f"and {ahead:.1f} ahead of {second.run.name}."
+    )
+
+
+def config_differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
+    """`section.key` and each run's value, for values that are not the same in all runs."""
+    keys = sorted(
+        {(section, key) for run in runs for section, values in run.config.items() for key in values},
+        key=lambda pair: (pair[0] != "method", pair),
+    )
+    rows = []
+    for section, key in keys:
+        values = [run.value(section, key) for run in runs]
+        if section not in SAME_FOR_READERS and any(value != values[0] for value in values):
+            rows.append((f"{section}.{key}", ["\u2013" if value is None else str(value) for value in values]))
+    return rows
+
+
+def same_images(runs: Sequence[Run]) -> bool:
+    """True when all runs have a gallery of the same images, so that they can be laid beside each other."""
+    first: dict[str, Any] = runs[0].gallery
+    return all(
+        run.gallery
+        and np.array_equal(run.gallery["rows"], first["rows"])
+        and np.array_equal(run.gallery["thumbnails"], first["thumbnails"])
+        for run in runs
+    )

@@ -1,0 +1,111 @@
+"""What a run left in its directory, read without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+
+from carl import files
+from carl.errors import UserError
+
+GALLERY_FORMAT = 2  # what training/gallery.py writes
+
+Record = dict[str, Any]
+Gallery = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One run directory; parts that a run does not have yet are empty."""
+
+    path: Path
+    name: str
+    config: dict[str, dict[str, Any]]
+    environment: dict[str, Any]
+    data: dict[str, Any]  # name, number and statistics of the images
+    records: list[Record]
+    results: list[dict[str, Any]]
+    gallery: Gallery
+    gallery_note: str  # how to make gallery.npz when it is missing or of another format
+
+    def value(self, section: str, key: str, otherwise: Any = None) -> Any:
+        return self.config.get(section, {}).get(key, otherwise)
+
+    def of_kind(self, kind: str) -> list[Record]:
+        return [record for record in self.records if record.get("kind") == kind]
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.records) and self.records[-1].get("event") == "finished"
+
+    @property
+    def epochs_done(self) -> float:
+        return max((float(r["epoch"]) for r in self.records if is_number(r.get("epoch"))), default=0.0)
+
+
+def read_runs(paths: Sequence[Path]) -> list[Run]:
+    """The runs, with names that tell them apart."""
+    resolved = [path.resolve() for path in paths]
+    if len(set(resolved)) < len(resolved):
+        twice = next(path for path in paths if resolved.count(path.resolve()) > 1)
+        raise UserError(f"{twice} is given twice; name each run once")
+    names = [path.name for path in resolved]
+    unique = len(set(names)) == len(names)
+    return [read_run(path, path.resolve().name if unique else str(path)) for path in paths]
+
+
+def read_run(path: Path, name: str) -> Run:
+    if not (path / "config.toml").is_file():
+        raise UserError(f"{path} is not a run directory (it has no config.toml); give what `carl pretrain` made")
+    gallery, note = _read_gallery(path)
+    return Run(
+        path=path,
+        name=name,
+        config=tomllib.loads((path / "config.toml").read_text(encoding="utf-8")),
+        environment=_read_json(path / "environment.json"),
+        data=_read_json(path / "data.json"),
+        records=files.read_json_lines(path / "metrics.jsonl"),
+        results=[_read_json(file) for file in sorted(path.glob("results/*.json"))],
+        gallery=gallery,
+        gallery_note=note,
+    )
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A finite number; a metric may be NaN in a run that went wrong."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid JSON ({error}); delete or restore it") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _read_gallery(path: Path) -> tuple[Gallery, str]:
+    """The arrays of gallery.npz, or none and a line that says how to make them."""
+    file = path / "gallery.npz"
+    make = f"carl pretrain --resume {path} --set log.report=true"
+    if not file.is_file():
+        return {}, f"This run has no gallery.npz yet; it is written at the end of a run. Make it with: {make}"
+    try:
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            gallery = {name: arrays[name] for name in arrays.files}
+    except Exception as error:  # a damaged archive fails in many ways: zip, zlib, header, pickled content
+        raise UserError(
+            f"{file} cannot be read ({' '.join(str(error).split()[:12])}); delete it and make it again: {make}"
+        ) from None
+    if int(gallery.get("format", 0)) != GALLERY_FORMAT:
+        return {}, f"Another version of carl wrote gallery.npz; delete {file} and make it again: {make}"
+    return gallery, ""

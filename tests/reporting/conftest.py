@@ -1,0 +1,112 @@
+"""Run directories as training leaves them, made without torch."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+CONFIG = """
+[data]
+source = {source}
+image_size = 16
+[views]
+pipeline = "simclr"
+[model]
+backbone = "resnet18"
+[method]
+name = "{method}"
+prototypes = {prototypes}
+[train]
+epochs = {epochs}
+batch_size = 16
+[probe]
+train_images = 2000
+neighbours = 20
+"""
+CLASSES = ("cat", "dog", "<u>owl</u>", "fish")
+
+
+def make_gallery(
+    images: int = 80, prototypes: int = 10, labels: bool = True, names: list[str] | None = None,
+    grouping: str = "prototypes", side: int = 16, seed: int = 0,
+) -> dict[str, Any]:  # fmt: skip
+    """A gallery in which class c has embeddings around one direction, and prototypes of its own."""
+    rng = np.random.default_rng(seed)
+    classes = np.arange(images) % len(CLASSES)
+    embeddings = (np.eye(32)[classes] + 0.2 * rng.normal(size=(images, 32))).astype(np.float32)
+    unit = embeddings / np.linalg.norm(embeddings, axis=1, keepdims=True)
+    near = min(8, images - 1)
+    cosines = unit @ unit.T
+    np.fill_diagonal(cosines, -2)
+    neighbours = np.argsort(-cosines, axis=1)[:, :near].astype(np.int32)
+    used = max(1, prototypes - 2)  # the last two stay empty: one merely empty, one dead
+    pixels = rng.integers(0, 255, size=(images, 4, 4, 3)).repeat(side // 4, 1).repeat(side // 4, 2).astype(np.uint8)
+    gallery: dict[str, Any] = {
+        "format": np.int64(2),
+        "total_images": np.int64(images),
+        "rows": np.arange(images),
+        "embeddings": embeddings.astype(np.float16),
+        "positions": embeddings[:, :2],
+        "neighbours": neighbours,
+        "similarities": np.take_along_axis(cosines, neighbours, axis=1),
+        "random_neighbours": np.stack([rng.permutation(np.delete(np.arange(images), i))[:near] for i in range(images)]),
+        "thumbnails": pixels,
+        "views": rng.integers(0, 255, size=(3, 8, 16, 16, 3)).astype(np.uint8),
+        "view_places": np.arange(3) % images,
+        "grouping": np.str_(grouping),
+        "group": (np.arange(images) % used).astype(np.int32),
+        "confidence": np.linspace(0.95, 0.2, images).astype(np.float32),
+        "group_mean": np.full(prototypes, 1 / prototypes, np.float32),
+        "group_best": np.tile(np.arange(near), (prototypes, 1)).astype(np.int32),
+        "group_twin": ((np.arange(prototypes) + 1) % prototypes).astype(np.int32),
+        "group_cosine": np.full(prototypes, 0.3, np.float32),
+    }
+    gallery["group_mean"][-1] = 0.001 / prototypes
+    gallery["group_cosine"][:1] = 0.99
+    if labels:
+        gallery |= {"labels": classes, "class_names": np.array(CLASSES)}
+    if names is not None:
+        gallery["names"] = np.array(names, dtype=np.str_)
+    return gallery
+
+
+def make_run(
+    path: Path, gallery: dict[str, Any] | None, method: str = "carl", epochs: int = 4, knn: float = 60.0,
+    finished: bool = True, source: str = "photos", prototypes: int = 10,
+) -> Path:  # fmt: skip
+    """A run directory whose kNN went from 20 to `knn`."""
+    path.mkdir(parents=True)
+    (path / "config.toml").write_text(
+        CONFIG.format(source=json.dumps(source), method=method, epochs=epochs, prototypes=prototypes)
+    )
+    command = ["/usr/bin/carl", "pretrain", "<b>x</b>"]
+    (path / "environment.json").write_text(json.dumps({"command": command, "device": "cpu", "threads": 2}))
+    records = [_probe(0, 20.0, method, prototypes)]
+    for epoch in range(1, epochs + 1):
+        records.append(
+            {"kind": "step", "step": 5 * epoch, "epoch": float(epoch), "loss": 4 / epoch, "lr": 0.1, "own_term": 0.5,
+             "images_per_second": 100.0}
+        )  # fmt: skip
+        records.append(_probe(epoch, 20 + (knn - 20) * epoch / epochs, method, prototypes))
+    if finished:
+        records.append({"kind": "event", "event": "finished", "seconds": 75.0})
+    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    if gallery is not None:
+        np.savez(path / "gallery.npz", **gallery)
+    return path
+
+
+def _probe(epoch: int, knn: float, method: str, prototypes: int) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": "probe", "step": 5 * epoch, "epoch": epoch, "knn": knn, "rank_me": 7.0}
+    if epoch:
+        record |= {"verdict": "healthy", "warnings": []}
+    if method == "carl":
+        record |= {
+            "used": prototypes - 2, "prototypes": prototypes, "dead": 1, "duplicates": 1, "agreement": 0.5,
+            "largest": 0.2, "entropy": 1.0, "mean_entropy": math.log(prototypes) - 0.1,
+        }  # fmt: skip
+    return record

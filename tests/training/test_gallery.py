@@ -1,0 +1,82 @@
+"""gallery.npz: what torch computes for the report."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from carl.reporting.run_files import GALLERY_FORMAT
+from carl.training import gallery
+from tests.conftest import SMALL, Run
+
+
+def test_writer_and_reader_speak_of_the_same_format():
+    assert gallery.FORMAT == GALLERY_FORMAT
+
+
+def test_neighbours_are_the_most_similar_others():
+    features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
+    places, cosines = gallery.nearest(features, count=2)
+    assert places.tolist() == [[1, 3], [0, 3], [3, 1], [2, 1]]
+    expected = F.cosine_similarity(features[0], features[1], dim=0)
+    assert cosines[0, 0].item() == pytest.approx(expected.item())
+
+
+def test_groups_name_the_choice_the_surest_images_and_the_nearest_group():
+    scores = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.8, 0.1, 0.1]])
+    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]])
+    found = gallery.groups(scores, vectors)
+    assert found["group"].tolist() == [0, 1, 0]
+    assert found["confidence"].tolist() == pytest.approx([0.7, 0.6, 0.8])
+    assert found["group_best"][0].tolist() == [2, 0, 1]
+    assert found["group_twin"].tolist()[0] == 2
+    assert found["group_cosine"][0] > 0.99
+    assert found["group_mean"].tolist() == pytest.approx(scores.mean(0).tolist())
+
+
+def test_methods_without_prototypes_get_clusters_that_follow_the_features():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(200) % 4
+    features = 5 * torch.eye(16)[labels] + 0.1 * torch.randn(200, 16, generator=generator)
+    found = gallery.clusters(features, classes=4)
+    assert len(found["group_mean"]) == 40
+    for number in range(40):
+        assert len(set(labels[found["group"] == number].tolist())) <= 1
+    assert len(gallery.clusters(features[:6], classes=0)["group_mean"]) == 3
+
+
+def test_thumbnails_of_few_images_may_be_larger():
+    large = np.zeros((3, 200, 100, 3), np.uint8)
+    assert gallery.thumbnails(large, 10_000).shape == (3, 48, 24, 3)
+    assert gallery.thumbnails(large, 100).shape == (3, 96, 48, 3)
+    assert gallery.thumbnails(np.zeros((2, 8, 8, 1), np.uint8), 2).shape == (2, 8, 8, 3)
+
+
+@pytest.mark.parametrize(("method", "grouping"), [("carl", "prototypes"), ("simclr", "k-means")])
+def test_a_run_of_any_method_leaves_a_gallery_and_a_report(
+    carl: Run, small_data: Path, tmp_path: Path, method: str, grouping: str
+):
+    sizes = [word for word in SMALL if word not in ("--prototypes", "10")]
+    done = carl("pretrain", small_data, "--method", method, *sizes, "--epochs", "1", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "run" / "gallery.npz", allow_pickle=False) as arrays:
+        assert str(arrays["grouping"]) == grouping
+        assert arrays["neighbours"].shape == arrays["random_neighbours"].shape == (96, 8)
+        assert arrays["views"].shape[:2] == (6, 8)
+        assert len(arrays["labels"]) == len(arrays["group"]) == 96
+    assert (tmp_path / "run" / "report.html").stat().st_size > 50_000
+
+
+def test_the_command_that_the_report_names_makes_a_missing_gallery(carl: Run, small_data: Path, tmp_path: Path):
+    assert carl("pretrain", small_data, *SMALL, "--set", "log.report=false", "--out", "run").returncode == 0
+    assert carl("report", "run").returncode == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    (command,) = re.findall(r"Make it with: carl (.*?)</p>", page)
+    done = carl(*command.split())
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "gallery.npz").is_file()
