@@ -9,15 +9,16 @@ import carl
 
 ROOT = Path(carl.__file__).parent
 LAYERS = [  # each may import from the ones before it and from itself
-    {"errors", "files", "precision", "terminal", "config", "distributed", "clustering"},
+    {"errors", "files", "memory", "precision", "terminal", "config", "distributed", "clustering"},
     {"optim", "losses", "models", "data"},
     {"methods"},
     {"assembly", "runs"},
     {"evaluation"},
+    {"inference"},
     {"reporting"},
     {"training"},
     {"experiments"},
-    {"cli", "__main__", "__init__"},
+    {"api", "cli", "__main__", "__init__"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -66,5 +67,5 @@ def test_configuration_and_reports_import_no_torch():
 
 
 def test_methods_are_short_enough_to_read_beside_their_papers():
-    for path in ROOT.glob("methods/*.py"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 200, path
+    for path in set(ROOT.glob("methods/*.py")) - {ROOT / "methods" / "base.py"}:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 150, path

@@ -95,7 +95,7 @@ class SwAV(Method):
             others = [view for view in range(len(scores)) if view != large]
             terms += [cross_entropy_of_codes(code, scores[other], self.options.temperature) for other in others]
         loss = torch.stack(terms).mean()
-        self._newest = [distributed.gather(view.detach()) for view in represented[:2]]
+        self._newest = [distributed.gather(view.detach()) for view in represented[: len(self.queues)]]
         figures = assignment_figures(log_assignments(scores.detach() / self.options.temperature))
         return loss, {"loss": loss, **figures, "spread": spread(represented[0])}
 

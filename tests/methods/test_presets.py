@@ -1,0 +1,141 @@
+"""Presets of the methods beside CARL: this paper's values, or the method's own where it names none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from carl.config import Config, resolve
+from carl.methods import METHODS, DataFacts
+from carl.methods.moco import MoCo, fitting_queue
+from carl.methods.paper import fitting_clusters
+from carl.methods.pcl import PCL
+
+
+def facts(name: str = "cifar10", images: int = 50_000, classes: int = 10) -> DataFacts:
+    return DataFacts(name=name, images=images, channels=3, image_size=32, classes=classes)
+
+
+def planned(name: str, data: DataFacts, preset: str | None = None, **method: Any) -> Config:
+    """The configuration that a run without further wishes has."""
+    chosen = METHODS[name]
+    layers = [
+        chosen.preset(preset or chosen.default_preset(data), data),
+        {"data": {"source": data.name, "image_size": 32}, "method": {"name": name, **method}},
+    ]
+    return chosen.completed(resolve(layers, chosen.Options))
+
+
+@pytest.mark.parametrize(
+    ("name", "views", "optimiser", "rate", "end", "decay"),
+    [
+        ("simclr", "simclr", "sgd", 0.03, 0.0, 1e-6),
+        ("byol", "byol", "sgd", 0.03, 0.0, 1.5e-6),
+        ("moco", "moco", "sgd", 0.03, 0.0, 1e-4),
+        ("pcl", "moco", "sgd", 0.03, 0.0, 1e-4),
+        ("swav", "swav", "lars", 0.6, 0.0006, 1e-6),
+        ("supervised", "supervised", "sgd", 0.03, 0.0, 5e-4),
+        ("simsiam", "moco", "sgd", 0.05, 0.0, 1e-4),
+    ],
+)
+def test_the_paper_preset_has_the_papers_optimiser_and_views(
+    name: str, views: str, optimiser: str, rate: float, end: float, decay: float
+):
+    config = planned(name, facts())
+    optim = config.optim
+    assert (config.method.preset or "paper", config.views.pipeline) == ("paper", views)
+    assert (optim.name, optim.lr, optim.lr_end, optim.weight_decay) == (optimiser, rate, end, decay)
+    assert (optim.schedule, optim.warmup_epochs) == ("cosine", 0.0)
+    assert (config.train.epochs, config.train.batch_size) == (200, 256)
+    assert (config.model.hidden_dim, config.model.hidden_layers, config.model.output_dim) == (512, 1, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("simclr", {"temperature": 0.2}),
+        ("byol", {"momentum": 0.996}),
+        ("moco", {"temperature": 0.2, "momentum": 0.999, "queue": 65_536}),
+        ("pcl", {"temperature": 0.2, "momentum": 0.999, "queue": 16_384, "warmup_epochs": 20, "smoothing": 10.0}),
+        ("swav", {"temperature": 0.1, "epsilon": 0.05, "iterations": 3, "queue": 3840, "queue_epoch": 15}),
+    ],
+)
+def test_the_paper_preset_has_the_methods_constants(name: str, values: dict[str, float]):
+    method = planned(name, facts()).method.model_dump()
+    assert {key: method[key] for key in values} == values
+
+
+@pytest.mark.parametrize(("data", "prototypes"), [("cifar10", 100), ("cifar100", 300), ("stl10", 300)])
+def test_swav_has_as_many_prototypes_as_carl(data: str, prototypes: int):
+    for name in ("carl", "swav"):
+        assert planned(name, facts(data, 100_000)).method.model_dump()["prototypes"] == prototypes
+
+
+# MoCo's queue
+
+
+@pytest.mark.parametrize(
+    ("data", "preset", "queue"),
+    [
+        (facts("cifar10"), "paper", 65_536),
+        (facts("stl10", 100_000), "paper", 65_536),
+        (facts("imagenet64", 1_281_167, 1000), "paper", 65_536),
+        (facts("photos", 200_000, 0), "paper", 65_536),
+        (facts("cifar10", 10_000), "small", 4864),
+        (facts("photos", 5_000, 0), "small", 2304),
+        (facts("photos", 300, 0), "small", 150),
+    ],
+)
+def test_mocos_queue_is_the_papers_where_the_data_allow_it(data: DataFacts, preset: str, queue: int):
+    assert MoCo.default_preset(data) == preset
+    config = planned("moco", data)
+    assert config.method.model_dump()["queue"] == queue
+    remarks = MoCo.remarks(config, data)
+    assert bool(remarks) == (queue < 65_536)
+    assert all(str(queue) in remark and "65536" in remark and str(data.images) in remark for remark in remarks)
+    assert planned("moco", data, "paper").method.model_dump()["queue"] == 65_536
+
+
+def test_a_queue_for_minutes_on_the_built_in_data_is_named_too():
+    data = facts("shapes", 8_000)
+    assert MoCo.default_preset(data) == "shapes"
+    assert "not MoCo's 65536" in MoCo.remarks(planned("moco", data), data)[0]
+
+
+@pytest.mark.parametrize("images", [2, 3, 96, 511, 512, 5000, 131_072, 10_000_000])
+def test_a_fitting_queue_holds_no_image_twice(images: int):
+    queue = fitting_queue(images)
+    assert 1 <= queue <= max(1, images // 2)
+    assert queue <= 65_536
+    assert queue % 256 == 0 or images < 512
+
+
+# PCL's clusters
+
+
+@pytest.mark.parametrize(
+    ("data", "clusters"),
+    [
+        (facts("cifar10"), (250, 500, 1000)),
+        (facts("stl10", 100_000), (250, 500, 1000)),
+        (facts("cifar100", classes=100), (2500, 5000, 10_000)),
+        (facts("imagenet64", 1_281_167, 1000), (25_000, 50_000, 100_000)),
+        (facts("cifar10", 5_000), (25, 50, 100)),
+        (facts("photos", 5_000, 0), (25, 50, 100)),
+        (facts("photos", 3, 0), (2, 2, 2)),
+    ],
+)
+def test_pcl_has_the_papers_clusters_and_says_when_small_data_get_fewer(data: DataFacts, clusters: tuple[int, ...]):
+    assert fitting_clusters(data) == clusters
+    config = planned("pcl", data)
+    assert config.method.model_dump()["clusters"] == clusters
+    remarks = PCL.remarks(config, data)
+    assert bool(remarks) == (clusters[0] < 250)
+    assert all(str(clusters) in remark and str(data.images) in remark for remark in remarks)
+
+
+@pytest.mark.parametrize(("epochs", "warmup"), [(200, 20), (1000, 20), (30, 3), (5, 1)])
+def test_pcl_warms_up_for_a_tenth_of_a_run_and_at_most_twenty_epochs(epochs: int, warmup: int):
+    layers = [{"data": {"source": "x", "image_size": 32}, "train": {"epochs": epochs}}]
+    assert PCL.completed(resolve(layers, PCL.Options)).method.model_dump()["warmup_epochs"] == warmup
