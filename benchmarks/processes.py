@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.multiprocessing.spawn import spawn
 
 from carl import distributed
 from carl.config import Config, resolve
@@ -39,7 +40,6 @@ from carl.training.loop import Trainer
 
 IMAGES, SIZE, BATCH = 2048, 32, 256
 FACTS = DataFacts(name="benchmark", images=IMAGES, channels=3, image_size=SIZE, classes=10)
-MEGABYTE = 1e6
 
 
 def settings(name: str) -> Config:
@@ -72,50 +72,49 @@ def images_per_second(steps: int) -> float:
 
 
 class Counter:
-    """Counts what goes through torch's collectives while it is installed."""
+    """Counts what goes through torch's collectives inside a `with`."""
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
+        self._plain = dist.all_reduce, dist.all_gather
+        self._gradients = False  # whether the reducer of the gradients is calling
 
-    def add(self, kind: str, count: int) -> None:
-        self.bytes[kind] = self.bytes.get(kind, 0) + count
+    def __enter__(self) -> Counter:
+        module: Any = dist
+        module.all_reduce, module.all_gather = self._all_reduce, self._all_gather
+        return self
 
-    def install(self) -> None:
-        plain_reduce, plain_gather = dist.all_reduce, dist.all_gather
+    def __exit__(self, *_: object) -> None:
+        module: Any = dist
+        module.all_reduce, module.all_gather = self._plain
 
-        def all_reduce(tensor: Tensor, *rest: Any, **named: Any) -> Any:
-            self.add("all_reduce", tensor.numel() * tensor.element_size())
-            return plain_reduce(tensor, *rest, **named)
+    def _add(self, kind: str, tensors: Sequence[Tensor]) -> None:
+        self.bytes[kind] = self.bytes.get(kind, 0) + sum(t.numel() * t.element_size() for t in tensors)
 
-        def all_gather(parts: list[Tensor], tensor: Tensor, *rest: Any, **named: Any) -> Any:
-            self.add("all_gather", sum(part.numel() * part.element_size() for part in parts))
-            return plain_gather(parts, tensor, *rest, **named)
+    def _all_reduce(self, tensor: Tensor, *rest: Any, **named: Any) -> Any:
+        self._add("gradients" if self._gradients else "all_reduce", [tensor])
+        return self._plain[0](tensor, *rest, **named)
 
-        dist.all_reduce, dist.all_gather = all_reduce, all_gather  # type: ignore[assignment]
+    def _all_gather(self, parts: list[Tensor], *rest: Any, **named: Any) -> Any:
+        self._add("all_gather", parts)
+        return self._plain[1](parts, *rest, **named)
 
-    def hook(self, state: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        """In place of the reducer's own all-reduce, which happens below Python."""
-        self.add("gradients", bucket.buffer().numel() * bucket.buffer().element_size())
-        work = dist.distributed_c10d.all_reduce  # counted above as a collective of its own otherwise
-        self.bytes["all_reduce"] = self.bytes.get("all_reduce", 0) - bucket.buffer().numel() * 4
-        future = work(bucket.buffer().div_(distributed.world_size()), async_op=True)
-        assert future is not None
-        return future.get_future().then(lambda done: done.value()[0])
+    def reduce_gradients(self, bucket: Any) -> torch.futures.Future[Tensor]:
+        """What the reducer does by itself below Python, as a hook that is seen here."""
+        self._gradients = True
+        try:
+            group: Any = dist.group.WORLD
+            return allreduce_hook(group, bucket)
+        finally:
+            self._gradients = False
 
 
 def count_traffic(name: str) -> dict[str, int]:
     """Bytes of one step of a method."""
-    trainer = make_trainer(name)
-    trainer.method.before_epoch(0, lambda function: (torch.zeros(0), torch.zeros(0)))
-    counter = Counter()
-    trainer.compute.register_comm_hook(None, counter.hook)
-    batch = next(iter(trainer.batches.epoch(0)))
-    plain = dist.all_reduce, dist.all_gather
-    counter.install()
-    dist.distributed_c10d.all_reduce = dist.all_reduce
-    trainer._train_step(batch)
-    dist.all_reduce, dist.all_gather = plain
-    dist.distributed_c10d.all_reduce = plain[0]
+    trainer, counter = make_trainer(name), Counter()
+    trainer.compute.register_comm_hook(None, lambda _, bucket: counter.reduce_gradients(bucket))
+    with counter:
+        trainer._train_step(next(trainer.batches.epoch(0)))
     return counter.bytes
 
 
@@ -133,7 +132,7 @@ def expected_traffic(name: str) -> dict[str, int]:
         "simclr": {"all_gather": 2 * keys, "all_reduce": 2 * keys},  # both views, and back
         "moco": {"all_gather": shuffled},
         "pcl": {"all_gather": shuffled},
-        "swav": {"all_reduce": 2 * (4 + rounds * prototypes), "all_gather": 2 * keys},  # two codes; two queues
+        "swav": {"all_reduce": 2 * rounds * 2 * prototypes, "all_gather": 2 * keys},  # two codes; two queues
     }
     return {"gradients": gradients, **others.get(name, {})}
 
@@ -153,7 +152,7 @@ def in_processes(ranks: int, threads: int, work: Callable[[], Any]) -> Any:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
         probe.close()
-        mp.spawn(_enter, args=(ranks, threads, port, folder, work), nprocs=ranks)
+        spawn(_enter, args=(ranks, threads, port, folder, work), nprocs=ranks)
         return json.loads(Path(folder, "0.json").read_text())
 
 
@@ -178,7 +177,8 @@ def show_speed(rounds: int, steps: int, as_json: bool) -> None:
         two.append(in_processes(2, 1, Speed(steps)))
         if not as_json:
             print(
-                f"round {number + 1}: one process {one[-1]:.1f} images/s, two processes {two[-1]:.1f} images/s", flush=True
+                f"round {number + 1}: one process {one[-1]:.1f} images/s, two processes {two[-1]:.1f} images/s",
+                flush=True,
             )
     ratio = statistics.median(two) / statistics.median(one)
     if as_json:

@@ -1,111 +1,267 @@
-"""Evaluation of a run by a named protocol; the result is a JSON file in the run directory."""
+"""Evaluation by a named protocol, from what the user asked to a result file."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from carl import files
-from carl.assembly import (
-    build_method,
-    gather_facts,
-    load_data,
-    pick_device,
-    random_encoder,
-    with_absolute_paths,
-    without_init,
-)
-from carl.config import merge, resolve
-from carl.data.images import UNLABELLED, Dataset, Split
+from carl import distributed, files
+from carl.assembly import gather_facts, load_data, pick_device
+from carl.config import Layer
+from carl.data.images import Dataset
 from carl.errors import UserError
-from carl.evaluation.features import extract_features
-from carl.evaluation.knn import knn_accuracy
-from carl.methods import find_method
-from carl.runs import RunDirectory, read_weights_into
-
-NEIGHBOURS = (1, 5, 20, 200)
-TEMPERATURE = 0.1
+from carl.evaluation.material import Material, count_shared, gather_material
+from carl.evaluation.protocols import PROTOCOLS, Outcome, Request, check_request, mean_and_deviation
+from carl.evaluation.target import (
+    Target,
+    find_target,
+    load_encoder,
+    load_method,
+    load_untrained,
+    own_record,
+    statistics_for,
+    unchanged,
+    weights_hash,
+)
+from carl.methods import DataFacts
+from carl.runs import environment
+from carl.terminal import show_progress
 
 Result = dict[str, Any]
+MOCO_CROP = 0.08  # smallest area of a crop in torchvision's RandomResizedCrop, which main_lincls.py uses as it is
 
 
-def evaluate_knn(path: Path, data: str | None = None, force: bool = False) -> Result:
-    """Offline kNN of a run's encoder on whole splits, beside the same encoder with random weights."""
-    run = RunDirectory.open(path)
-    config = run.read_config()
-    if data is not None:
-        layer = with_absolute_paths({"data": {"source": data}})
-        config = resolve([merge([config.model_dump(), layer])], find_method(config.method.name).Options)
-    if not run.encoder_file.is_file():
-        raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
-    name = Path(config.data.source).stem
-    target = run.results / f"knn-{name}.json"
-    if target.is_file() and not force:
-        stored: Result = json.loads(target.read_text(encoding="utf-8"))
-        same_encoder = stored.get("encoder_modified") == run.encoder_file.stat().st_mtime_ns
-        if same_encoder and stored.get("data") == config.data.source:
-            return stored
-    device = pick_device("auto")  # the machine may be another than the one that trained
-    dataset = load_data(config)
-    train, test = labelled_splits(dataset, config.data.source)
-    facts = gather_facts(config, dataset)
-    method = build_method(without_init(config), facts, device)
-    read_weights_into(run.encoder_file, method.encoder)
-    size = facts.image_size
-    encoders = {"trained": method.encoder, "random": random_encoder(config, facts, device)}
-    result: Result = {
-        "protocol": "knn",
-        "kind": "offline: the run's training images vote, all test images are judged",
-        "data": config.data.source,
-        "data_fingerprint": dataset.fingerprint,
-        "seed": config.train.seed,
-        "train_images": len(train),
-        "test_images": len(test),
-        "temperature": TEMPERATURE,
-        "accuracy": {
-            which: _accuracy(encoder, dataset, train, test, size, device) for which, encoder in encoders.items()
-        },
-        "encoder_modified": run.encoder_file.stat().st_mtime_ns,
-        "made": time.strftime("%Y-%m-%d %H:%M:%S"),
-    }
-    files.write_json(target, result)
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An encoder, the images to judge it on, and what was asked."""
+
+    target: Target
+    request: Request
+    dataset: Dataset
+    material: Material
+    facts: DataFacts
+    normalisation: str
+
+    @property
+    def seeds(self) -> range:
+        first = self.target.first_seed
+        return range(first, first + self.request.seeds)
+
+    @property
+    def source(self) -> str:
+        return self.target.config.data.source
+
+
+def evaluate(
+    name: str,
+    request: Request,
+    data: str | None = None,
+    backbone: str | None = None,
+    out: Path | None = None,
+    force: bool = False,
+    layer: Layer | None = None,
+) -> Result:
+    """The result for a run directory, a file of weights or `random`; from the disk if it is there and still holds."""
+    check_request(request, data)
+    target = find_target(name, data, backbone, layer or {})
+    subject = gather_subject(target, request)
+    encoder = load_encoder(target, subject.facts, subject.material.device, target.first_seed)
+    result: Result = json.loads(json.dumps(header(subject, weights_hash(encoder))))  # as it reads from the disk
+    path = result_file(target, request, subject.source, out, result["encoder_hash"])
+    if not force and (stored := stored_result(path, result)) is not None:
+        return stored
+    start = time.monotonic()
+    with distributed.apart():  # features are made together, all else is quick, or trains in every process alike
+        result |= measure(subject, encoder)
+    result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
+    result["machine"] = machine(subject.material.device)
+    if distributed.is_main():
+        files.write_text(path, to_json(result))
     return result
 
 
-def labelled_splits(dataset: Dataset, source: str) -> tuple[Split, Split]:
-    """Training and test images that have labels."""
-    train, test = dataset.train, dataset.test
-    if not train.labelled or test is None or not test.labelled:
-        what = "labels" if not train.labelled else "test split with labels"
-        raise UserError(f"{source} has no {what}, which this protocol needs; evaluate on other data with --data")
-    return train, test
+def gather_subject(target: Target, request: Request) -> Subject:
+    config = target.config
+    device = distributed.start(pick_device(config.train.device))
+    dataset = load_data(config)
+    record = own_record(target)
+    if request.protocol == "transfer" and record is not None and record.fingerprint == dataset.fingerprint:
+        raise UserError(f"{config.data.source} is what the run was trained on; transfer to other data, or use linear")
+    statistics, whose = statistics_for(target, dataset)
+    facts = gather_facts(config, dataset)
+    # A run whose views are large crops says that small ones lose what the classes are; else MoCo's.
+    crop_min = config.views.crop_min or MOCO_CROP
+    material = gather_material(
+        dataset, config.data.source, statistics, facts.image_size, crop_min, device, show_progress
+    )
+    return Subject(target, request, dataset, material, facts, whose)
 
 
-def _accuracy(
-    encoder: nn.Module, dataset: Dataset, train: Split, test: Split, size: int, device: torch.device
-) -> dict[str, float]:
-    def part(split: Split) -> tuple[Tensor, Tensor]:
-        assert split.labels is not None
-        rows = (split.labels != UNLABELLED).nonzero()[0]
-        features = extract_features(encoder, split, dataset.statistics, size, device, rows)
-        return features, torch.from_numpy(split.labels[rows])
+def header(subject: Subject, encoder_hash: str) -> Result:
+    """What a result is of: two results with the same header are the same measurement."""
+    target, request, material = subject.target, subject.request, subject.material
+    protocol = PROTOCOLS[request.protocol]
+    return {
+        "protocol": request.protocol,
+        "kind": protocol.kind,
+        "target": target.name,
+        "weights": "random" if target.is_random else "trained",
+        "data": subject.source,
+        "data_fingerprint": subject.dataset.fingerprint,
+        "train_images": len(material.train),
+        "test_images": len(material.test),
+        "classes": material.classes,
+        "class_names": list(subject.dataset.class_names),
+        "image_size": material.image_size,
+        "crop_min": material.crop_min if protocol.epochs is not None else None,
+        "normalisation": {**asdict(material.statistics), "from": subject.normalisation},
+        "backbone": target.config.model.backbone,
+        "pretraining_seed": None if target.run is None else target.config.train.seed,
+        "seed": target.first_seed,
+        "seeds": list(subject.seeds),
+        "epochs": request.epochs or protocol.epochs,
+        "hyperparameters": protocol.values(request),
+        "encoder_hash": encoder_hash,
+    }
 
-    (bank, votes), (queries, truth) = part(train), part(test)
-    accuracy = knn_accuracy(bank, votes, queries, truth, NEIGHBOURS, TEMPERATURE)
-    return {str(k): round(value, 2) for k, value in accuracy.items()}
+
+def measure(subject: Subject, encoder: nn.Module) -> Result:
+    """The figures of every seed, their mean and deviation, and those of random weights where that is quick."""
+    protocol, target = PROTOCOLS[subject.request.protocol], subject.target
+    outcomes: list[Outcome] = []
+    for seed in subject.seeds:
+        if outcomes and not protocol.seeded and not target.is_random:
+            outcomes.append(outcomes[0])  # nothing in it depends on the seed
+            continue
+        if target.is_random and outcomes:
+            encoder = load_encoder(target, subject.facts, subject.material.device, seed)
+        outcomes.append(_measure_one(subject, encoder, seed, trained=True))
+    accuracy = {"random" if target.is_random else "trained": summary(outcomes)}
+    if protocol.beside_random and not target.is_random:
+        record = own_record(target)
+        facts = subject.facts if record is None else record.facts
+        untrained = load_untrained(target, facts, subject.material.device)
+        accuracy["random"] = summary([_measure_one(subject, untrained, 0, trained=False)])
+    accuracy.setdefault("random", {})
+    per_seed = [
+        {"seed": seed, "accuracy": _rounded(outcome.figures), **outcome.details}
+        for seed, outcome in zip(subject.seeds, outcomes, strict=True)
+    ]
+    shared = count_shared(subject.material.train, subject.material.test)
+    return {"accuracy": accuracy, "per_seed": per_seed, "encoder_unchanged": True, "test_images_in_train": shared}
+
+
+def _measure_one(subject: Subject, encoder: nn.Module, seed: int, trained: bool) -> Outcome:
+    request, material = subject.request, subject.material
+    needs_method = trained and request.protocol == "cluster"
+    method = load_method(subject.target, subject.facts, material.device) if needs_method else None
+    with unchanged(encoder):
+        return PROTOCOLS[request.protocol].measure(encoder, method, material, request, seed)
+
+
+def summary(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    return {name: mean_and_deviation([o.figures[name] for o in outcomes]) for name in outcomes[0].figures}
+
+
+def _rounded(figures: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 2) for name, value in figures.items()}
+
+
+def result_file(target: Target, request: Request, source: str, out: Path | None, encoder_hash: str) -> Path:
+    """RUN/results/PROTOCOL-DATA.json; what else was asked for is in the name, so that nothing overwrites another."""
+    parts = [request.protocol, Path(source).stem]
+    if request.fraction is not None:
+        parts.insert(1, f"{request.fraction:g}")
+    if target.first_seed:
+        parts.append(f"seed-{target.first_seed}")
+    if request.seeds > 1:
+        parts.append(f"{request.seeds}-seeds")
+    if request.epochs is not None:
+        parts.append(f"{request.epochs}-epochs")
+    if request.rates:
+        parts.append("rates-" + "-".join(f"{rate:g}" for rate in request.rates))
+    of_run = target.run is not None and target.weights == target.run.encoder_file
+    if out is not None or not of_run:
+        parts.insert(0, target.label(encoder_hash))
+    folder = out or (Path("results") if target.run is None else target.run.results)
+    return folder / f"{'-'.join(parts)}.json"
+
+
+def stored_result(path: Path, expected: Result) -> Result | None:
+    """The result on the disk if it is of the same encoder, data and values."""
+    if not path.is_file():
+        return None
+    try:
+        stored: Result = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None  # damaged by other hands: measure again
+    own = {key: value for key, value in expected.items() if key != "target"}  # the same run by another path is the same
+    return stored if all(stored.get(key) == value for key, value in own.items()) else None
+
+
+def to_json(result: Result) -> str:
+    """Indented, with rows of numbers on one line each."""
+    text = json.dumps(result, indent=2, allow_nan=False)
+    return re.sub(r"\[\s+([-\d.,\se+null]+?)\s+\]", lambda m: f"[{' '.join(m.group(1).split())}]", text) + "\n"
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    """Where it was measured."""
+    known = environment([], device, 0)
+    names = ("device", "processor", "platform", "cores", "threads", "cuda", "python", "git_revision")
+    return {**{name: known[name] for name in names}, "torch": known["packages"]["torch"]}
+
+
+TITLES = {
+    "knn": "kNN top-1 accuracy",
+    "linear": "linear accuracy",
+    "linear-cached": "linear accuracy",
+    "transfer": "transfer, linear accuracy",
+    "semi": "accuracy after fine-tuning",
+    "finetune": "accuracy after fine-tuning",
+    "cluster": "clusters against classes",
+}
 
 
 def table(result: Result) -> list[str]:
     """The result as lines for a terminal."""
-    accuracy = result["accuracy"]
-    lines = [f"kNN top-1 accuracy, {result['kind']} ({result['train_images']} / {result['test_images']} images)"]
-    lines.append("  neighbours   this run   random weights   gain")
-    for k, value in accuracy["trained"].items():
-        other = accuracy["random"][k]
-        lines.append(f"  {k:>10}   {value:7.2f}%   {other:13.2f}%   {value - other:+.2f}")
+    accuracy, protocol = result["accuracy"], result["protocol"]
+    extra = f", {100 * result['hyperparameters']['fraction']:g}% of the labels" if protocol == "semi" else ""
+    images = f"{result['train_images']} / {result['test_images']} images"
+    lines = [f"{TITLES[protocol]} on {Path(result['data']).name}{extra}, {result['kind']} ({images})"]
+    if len(result["seeds"]) > 1:
+        lines.append(f"  mean and standard deviation over {len(result['seeds'])} seeds")
+    if result["test_images_in_train"]:
+        lines.append(
+            f"  note: {result['test_images_in_train']} test images are among the training images, pixel by pixel"
+        )
+    if "trained" not in accuracy:
+        width = max(10, *(len(name) for name in accuracy["random"]))
+        return [*lines, *(f"  {name:>{width}}   random weights {_shown(v)}" for name, v in accuracy["random"].items())]
+    what = "neighbours" if protocol == "knn" else ""
+    width = max(10, *(len(name) for name in accuracy["trained"]))
+    beside = bool(accuracy["random"])
+    lines.append(f"  {what:>{width}}   {'this encoder':>14}" + ("   random weights     gain" if beside else ""))
+    for name, value in accuracy["trained"].items():
+        line = f"  {name:>{width}}   {_shown(value):>14}"
+        other = accuracy["random"].get(name)
+        if other is not None:
+            line += f"   {_shown(other):>14}   {_mean(value) - _mean(other):+6.2f}"
+        lines.append(line)
     return lines
+
+
+def _shown(value: float | dict[str, float]) -> str:
+    return f"{value['mean']:.2f} ± {value['std']:.2f}%" if isinstance(value, dict) else f"{value:.2f}%"
+
+
+def _mean(value: float | dict[str, float]) -> float:
+    return value["mean"] if isinstance(value, dict) else value

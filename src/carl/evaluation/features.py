@@ -9,8 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from carl import distributed
 from carl.data.images import Split, Statistics
 from carl.data.views import Views, pipeline
+
+Progress = Callable[[str, int, int], None]  # what, done, total
 
 
 @contextmanager
@@ -34,6 +37,7 @@ def map_images(
     device: torch.device,
     rows: np.ndarray | None = None,
     batch_size: int = 256,
+    progress: Progress | None = None,
 ) -> Tensor:
     """`function` of every image (of `rows`), resized and normalised as in training: a (N, ...) CPU tensor."""
     views = Views(pipeline("eval", image_size), statistics.mean, statistics.std, seed=0)
@@ -44,7 +48,24 @@ def map_images(
         images = torch.from_numpy(split.images.gather(chosen)).to(device)
         (view,) = views(images, torch.from_numpy(chosen).to(device), 0)
         results.append(function(view).float().cpu())
+        if progress is not None and start // batch_size % 10 == 9:
+            progress("images read", start + len(chosen), len(rows))
     return torch.cat(results)
+
+
+def map_images_together(
+    function: Callable[[Tensor], Tensor],
+    split: Split,
+    statistics: Statistics,
+    image_size: int,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> Tensor:
+    """As `map_images` of all images, each process of the group making its share; all get the whole."""
+    with distributed.apart(False):
+        rows = np.arange(distributed.rank(), len(split), distributed.world_size())
+        found = map_images(function, split, statistics, image_size, device, rows, progress=progress)
+        return distributed.laid_out(found.to(device), torch.from_numpy(rows).to(device), len(split)).cpu()
 
 
 def extract_features(
@@ -54,7 +75,8 @@ def extract_features(
     image_size: int,
     device: torch.device,
     rows: np.ndarray | None = None,
+    progress: Progress | None = None,
 ) -> Tensor:
     """Pooled features of the frozen encoder: (N, D) on the CPU."""
     with frozen(encoder):
-        return map_images(encoder, split, statistics, image_size, device, rows)
+        return map_images(encoder, split, statistics, image_size, device, rows, progress=progress)

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from carl.evaluation.metrics import Array
+
 CHUNK = 1024  # test images at a time
 BANK_CHUNK = 65_536  # training images at a time: a chunk of similarities takes 256 MB
 
@@ -36,7 +38,7 @@ def knn_scores(
 
 def _nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k most similar of the bank, the bank read in chunks so that a million features fit."""
-    best, place = query.new_full((len(query), 0), 0.0), torch.zeros(len(query), 0, dtype=torch.long)
+    best, place = query.new_zeros(len(query), 0), torch.zeros(len(query), 0, dtype=torch.long, device=query.device)
     for start in range(0, len(bank), BANK_CHUNK):
         similarity = query @ bank[start : start + BANK_CHUNK].T
         top, at = similarity.topk(min(k, similarity.shape[1]), dim=1)
@@ -47,14 +49,16 @@ def _nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def knn_accuracy(
-    train_features: Tensor,
-    train_labels: Tensor,
-    test_features: Tensor,
-    test_labels: Tensor,
+    train_features: Array,
+    train_labels: Array,
+    test_features: Array,
+    test_labels: Array,
     neighbours: Sequence[int] = (20,),
     temperature: float = 0.1,
 ) -> dict[int, float]:
-    """Top-1 accuracy in percent for each number of neighbours."""
+    """Top-1 accuracy in percent for each number of neighbours; NumPy arrays or tensors."""
+    train_features, test_features = torch.as_tensor(train_features).float(), torch.as_tensor(test_features).float()
+    train_labels, test_labels = torch.as_tensor(train_labels).long(), torch.as_tensor(test_labels).long()
     classes = int(torch.max(train_labels.max(), test_labels.max())) + 1
     scores = knn_scores(train_features, train_labels, test_features, neighbours, temperature, classes)
     return {k: 100 * (s.argmax(1) == test_labels).float().mean().item() for k, s in scores.items()}

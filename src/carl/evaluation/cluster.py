@@ -1,0 +1,91 @@
+"""Clusters against classes: the method's prototypes, and k-means of the features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from carl.clustering import kmeans
+from carl.evaluation.features import frozen, map_images
+from carl.evaluation.material import Material
+from carl.evaluation.metrics import Array
+from carl.methods import Method
+
+RESTARTS = 5  # k-means with few clusters depends on its start
+ITERATIONS = 100
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How clusters of the test images agree with their classes; percentages, chance is near 0 for `ari`."""
+
+    clusters: int
+    used: int  # that hold at least one test image
+    nmi: float  # normalised mutual information, arithmetic mean of the entropies
+    ari: float  # adjusted Rand index
+    matched: float  # accuracy when each class has at most one cluster, the best way (Hungarian)
+    majority: float  # accuracy when each cluster has the class most frequent in it on the *training* images
+
+
+def compare_clusters(
+    found: Array, truth: Array, clusters: int, train_found: Array, train_truth: Array, classes: int
+) -> Agreement:
+    """Agreement of test images' clusters (M,) with their classes, and of the training images' for the majority."""
+    from scipy.optimize import linear_sum_assignment
+    from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+    found, truth, train_found, train_truth = (np.asarray(a) for a in (found, truth, train_found, train_truth))
+    table = _table(found, truth, clusters, classes)
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    majority = _table(train_found, train_truth, clusters, classes).argmax(1)
+    return Agreement(
+        clusters=clusters,
+        used=len(np.unique(found)),
+        nmi=100 * float(normalized_mutual_info_score(truth, found)),
+        ari=100 * float(adjusted_rand_score(truth, found)),
+        matched=100 * float(table[rows, columns].sum()) / len(truth),
+        majority=100 * float((majority[found] == truth).mean()),
+    )
+
+
+def _table(found: np.ndarray, truth: np.ndarray, clusters: int, classes: int) -> np.ndarray:
+    """How many images of each class are in each cluster: (clusters, classes)."""
+    return np.bincount(found * classes + truth, minlength=clusters * classes).reshape(clusters, classes)
+
+
+def cluster_features(encoder: nn.Module, material: Material, clusters: Sequence[int], seed: int) -> list[Agreement]:
+    """k-means of the training images' unit features, with each number of clusters; the test images are judged."""
+    train = F.normalize(material.cached_features(encoder, material.train), dim=1)
+    test = F.normalize(material.cached_features(encoder, material.test), dim=1)
+    results = []
+    for count in clusters:
+        fit = kmeans(train, min(count, len(train)), seed, iterations=ITERATIONS, restarts=RESTARTS)
+        nearest = torch.cat([torch.cdist(part, fit.centroids).argmin(1) for part in test.split(4096)])
+        test_labels, train_labels, own = material.test_labels, material.train_labels, len(fit.centroids)
+        results.append(compare_clusters(nearest, test_labels, own, fit.assignments, train_labels, material.classes))
+    return results
+
+
+def cluster_prototypes(method: Method, material: Material) -> Agreement | None:
+    """The prototype that each whole image chooses; None for methods without prototypes."""
+    vectors = method.prototype_vectors()
+    if vectors is None:
+        return None
+
+    def choose(images: Tensor) -> Tensor:
+        log_p = method.log_assignments(images)
+        assert log_p is not None
+        return log_p.argmax(1)
+
+    with frozen(method):
+        train, test = (
+            map_images(choose, split, material.statistics, material.image_size, material.device).long()
+            for split in (material.train, material.test)
+        )
+    count = max(len(vectors), int(train.max()) + 1, int(test.max()) + 1)
+    return compare_clusters(test, material.test_labels, count, train, material.train_labels, material.classes)

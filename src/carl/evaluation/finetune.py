@@ -1,0 +1,88 @@
+"""Fine-tuning of the whole encoder on all labels or a part of them.
+
+The paper says 50 epochs and nothing more; this recipe, `lp-ft`, fills in the rest from others' work.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from carl.data.batches import Batches
+from carl.errors import UserError
+from carl.evaluation.features import frozen
+from carl.evaluation.logistic import stratified, train_probe
+from carl.evaluation.material import Material
+from carl.evaluation.metrics import Accuracy, measure_accuracy
+from carl.optim import cosine, parameter_groups, set_rate
+
+
+@dataclass(frozen=True)
+class FinetuneRecipe:
+    """Linear probe first, then everything (Kumar et al. 2022), with SimCLR's optimiser (Chen et al. 2020, B.5)."""
+
+    name: str = "lp-ft"
+    head: str = "starts as the cached linear probe of the same images"  # Kumar et al. 2022
+    epochs: int = 50  # paper, section 5
+    batch_size: int = 256  # paper, appendix A; fewer images are one batch
+    rate: float = 0.05  # at batch 256, in proportion to the batch; encoder and head alike (SimCLR B.5)
+    schedule: str = "cosine to 0"  # SimCLR B.5 has a constant rate for fewer epochs
+    momentum: float = 0.9  # Nesterov's (SimCLR B.5)
+    weight_decay: float = 0.0  # SimCLR B.5
+    augmentation: str = "random crop and flip"  # SimCLR B.5
+    batch_norm: str = "trained, with the statistics of each batch"  # SimCLR B.5
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    accuracy: Accuracy  # on the test images after the last epoch
+    before: float  # top-1 of the linear probe that it began as
+    rows: np.ndarray  # places in the data's training split of the images whose labels were used
+
+
+def finetune(
+    encoder: nn.Module, material: Material, recipe: FinetuneRecipe, fraction: float, seed: int
+) -> FinetuneResult:
+    """Train a copy of the encoder, with a linear layer on it, on a stratified part of the labels."""
+    places = np.arange(len(material.train)) if fraction == 1 else stratified(material.train_labels, fraction, seed)
+    part = material.train if fraction == 1 else material.train.subset(places)
+    assert part.labels is not None
+    if len(np.unique(part.labels)) < 2:
+        raise UserError(f"--fraction {fraction:g} leaves {len(part)} labels of one class; use a larger part")
+    torch.manual_seed(seed)  # for dropout, where the encoder has it
+    probe, _ = train_probe(material.features(encoder, part), torch.from_numpy(part.labels), material.classes, seed=seed)
+    before = measure_accuracy(probe.scores(material.cached_features(encoder, material.test)), material.test_labels).top1
+    weight, bias = probe.for_raw_features()
+    head = nn.Linear(weight.shape[1], material.classes)
+    head.load_state_dict({"weight": weight, "bias": bias})
+    model = nn.Sequential(copy.deepcopy(encoder), head.to(material.device))
+    _train(model, material.batches(part, recipe.batch_size, seed), recipe, material)
+    with frozen(model):
+        scores = material.features(model, material.test)
+    if not bool(torch.isfinite(scores).all()):
+        raise UserError(f"fine-tuning at rate {recipe.rate:g} diverged; the features may be of unusual size")
+    return FinetuneResult(measure_accuracy(scores, material.test_labels), before, material.train_rows[places])
+
+
+def _train(model: nn.Module, batches: Batches, recipe: FinetuneRecipe, material: Material) -> None:
+    peak = recipe.rate * batches.batch_size / 256
+    groups = parameter_groups(model, recipe.weight_decay)
+    optimizer = torch.optim.SGD(groups, lr=peak, momentum=recipe.momentum, nesterov=True)
+    total, done = recipe.epochs * batches.steps_per_epoch, 0
+    model.train()
+    for epoch in range(recipe.epochs):
+        for batch in batches.epoch(epoch):
+            assert batch.labels is not None
+            set_rate(optimizer, cosine(done / total, peak, 0.0))
+            loss = F.cross_entropy(model(batch.views[0]), batch.labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            done += 1
+            if done % 10 == 0 or done == total:
+                material.progress("fine-tuning, steps", done, total)

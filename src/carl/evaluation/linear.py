@@ -1,0 +1,125 @@
+"""The linear protocol of MoCo (He et al. 2020, main_lincls.py), which the paper follows.
+
+The encoder is frozen and in eval mode; a linear layer on its features is trained with SGD on random crops and flips.
+Gradients of a softmax layer are two matrix products, so none go through autograd, and several rates cost little more
+than one: the encoder's forward pass, which they share, is nearly all of the time.
+
+Shapes: R classifiers, B images, D features, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from carl.errors import UserError
+from carl.evaluation.features import frozen
+from carl.evaluation.logistic import VALIDATION, stratified
+from carl.evaluation.material import Material
+from carl.evaluation.metrics import Accuracy, measure_accuracy
+
+
+@dataclass(frozen=True)
+class LinearRecipe:
+    """Values of MoCo's main_lincls.py."""
+
+    epochs: int = 100
+    rates: tuple[float, ...] = (30.0,)  # with several, one is chosen on a part of the training images
+    milestones: tuple[float, ...] = (0.6, 0.8)  # parts of the epochs after which the rate is divided by ten
+    batch_size: int = 256
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+
+    def factor(self, epoch: int) -> float:
+        """Of the rate in this epoch."""
+        return float(0.1 ** sum(epoch >= round(part * self.epochs) for part in self.milestones))
+
+
+@dataclass(frozen=True)
+class LinearResult:
+    accuracy: Accuracy  # on the test images after the last epoch; MoCo's script reports the best epoch's
+    rate: float
+    validation: dict[float, float]  # rate -> accuracy on the images held out; empty with a single rate
+
+
+class Classifiers:
+    """Linear softmax classifiers of the same features, each with a rate of its own, trained by SGD with momentum."""
+
+    def __init__(self, rates: Tensor, features: int, classes: int, momentum: float, seed: int) -> None:
+        start = 0.01 * torch.randn(features, classes, generator=torch.Generator().manual_seed(seed))
+        self.weight = start.to(rates.device).repeat(len(rates), 1, 1)  # (R, D, C)
+        self.bias = torch.zeros(len(rates), 1, classes, device=rates.device)
+        self.weight_velocity, self.bias_velocity = torch.zeros_like(self.weight), torch.zeros_like(self.bias)
+        self.rates, self.momentum = rates[:, None, None], momentum
+
+    def scores(self, features: Tensor) -> Tensor:
+        return features @ self.weight + self.bias  # (R, B, C)
+
+    def step(self, features: Tensor, labels: Tensor, counted: Tensor, factor: float) -> None:
+        """One step on the mean cross-entropy of the images that are `counted` (R, B), at `factor` times the rate."""
+        wrong = self.scores(features).softmax(2) - F.one_hot(labels, self.weight.shape[2])
+        wrong *= (counted / counted.sum(1, keepdim=True).clamp(min=1))[:, :, None]
+        self.weight_velocity.mul_(self.momentum).add_(features.T @ wrong)
+        self.bias_velocity.mul_(self.momentum).add_(wrong.sum(1, keepdim=True))
+        self.weight -= factor * self.rates * self.weight_velocity
+        self.bias -= factor * self.rates * self.bias_velocity
+
+
+def linear_evaluation(encoder: nn.Module, material: Material, recipe: LinearRecipe, seed: int) -> LinearResult:
+    """Train on random crops of the training images, judge on the test images.
+
+    With several rates each is trained twice on the same features: without a tenth of the training images, on which
+    the rate is chosen, and with all of them, which is what is judged.
+    """
+    train, several = material.train, len(recipe.rates) > 1
+    held = np.zeros(len(train), dtype=bool)
+    held[stratified(material.train_labels, VALIDATION, seed)] = several
+    rates = torch.tensor(recipe.rates * (2 if several else 1), device=material.device)
+    blind = torch.arange(len(rates), device=material.device) >= len(recipe.rates)  # those that skip what is held out
+    with frozen(encoder):
+        test = material.features(encoder, material.test)
+        classifiers = Classifiers(rates, test.shape[1], material.classes, recipe.momentum, seed)
+        _train(encoder, material, recipe, classifiers, torch.from_numpy(held).to(material.device), blind, seed)
+        scores = classifiers.scores(test.to(material.device)).float().cpu()[: len(recipe.rates)]
+        if not several:
+            return LinearResult(_judged(scores[0], material.test_labels, recipe.rates), recipe.rates[0], {})
+        places = np.flatnonzero(held)
+        own = material.features(encoder, train.subset(places)).to(material.device)
+        truth = torch.from_numpy(material.train_labels[places]).to(material.device)
+        right = (classifiers.scores(own)[len(recipe.rates) :].argmax(2) == truth).double().mean(1).tolist()
+    validation = {rate: 100 * value for rate, value in zip(recipe.rates, right, strict=True)}
+    best = max(range(len(recipe.rates)), key=lambda place: (right[place], -recipe.rates[place]))
+    return LinearResult(_judged(scores[best], material.test_labels, recipe.rates), recipe.rates[best], validation)
+
+
+def _train(
+    encoder: nn.Module,
+    material: Material,
+    recipe: LinearRecipe,
+    classifiers: Classifiers,
+    held: Tensor,
+    blind: Tensor,
+    seed: int,
+) -> None:
+    batches = material.batches(material.train, recipe.batch_size, seed)
+    for epoch in range(recipe.epochs):
+        factor = recipe.factor(epoch)
+        for step, batch in enumerate(batches.epoch(epoch)):
+            assert batch.labels is not None
+            counted = ~(blind[:, None] & held[batch.indices])
+            classifiers.step(encoder(batch.views[0]).float(), batch.labels, counted, factor)
+            if step % 10 == 0:
+                done = epoch * batches.steps_per_epoch + step
+                material.progress("linear classifier, steps", done, recipe.epochs * batches.steps_per_epoch)
+    total = recipe.epochs * batches.steps_per_epoch
+    material.progress("linear classifier, steps", total, total)
+
+
+def _judged(scores: Tensor, truth: np.ndarray, rates: tuple[float, ...]) -> Accuracy:
+    if not bool(torch.isfinite(scores).all()):
+        raise UserError(f"the linear classifier diverged at rate {max(rates):g}; give lower --rates, such as 3,0.3")
+    return measure_accuracy(scores, truth)

@@ -1,0 +1,172 @@
+"""What is evaluated: the encoder of a run, a file of weights, or random weights, asked for as `random`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from carl.assembly import load_data, random_encoder, with_absolute_paths, without_init
+from carl.config import Config, Layer, ModelConfig, merge, resolve
+from carl.data.images import Dataset, Statistics
+from carl.errors import UserError
+from carl.methods import DataFacts, Method, find_method
+from carl.models.encoders import build_encoder, load_weights, read_weights
+from carl.runs import DataRecord, RunDirectory, read_weights_into
+
+RANDOM = "random"
+DEVICE = ("train", "device")
+
+
+@dataclass(frozen=True)
+class Target:
+    """An encoder by its configuration and its weights."""
+
+    name: str  # as the user gave it
+    config: Config  # data and encoder; those of the run where there is one
+    run: RunDirectory | None
+    weights: Path | None  # None is random weights
+    head: Path | None  # of a run: projection head and prototypes
+
+    @property
+    def is_random(self) -> bool:
+        return self.weights is None
+
+    @property
+    def first_seed(self) -> int:
+        """Of the evaluation, and of random weights; a run's seed is that of its training and says nothing here."""
+        return 0 if self.run is not None else self.config.train.seed
+
+    def label(self, encoder_hash: str) -> str:
+        """For names of files."""
+        if self.weights is None:
+            return f"random-{self.config.model.backbone}"
+        if self.run is not None and self.weights == self.run.encoder_file:
+            return self.run.path.resolve().name
+        return f"{self.weights.stem}-{encoder_hash[:8]}"  # many files are called encoder.safetensors
+
+
+def find_target(name: str, data: str | None, backbone: str | None, layer: Layer) -> Target:
+    """The target that the user named, with the data to evaluate it on in its configuration."""
+    path = Path(name)
+    run = None if name == RANDOM and not (path / "config.toml").is_file() else _run_of(path)
+    if run is not None:
+        return _target_in_run(name, run, path, data, backbone, layer)
+    if name != RANDOM and (path.is_dir() or not path.exists()):
+        RunDirectory.open(path)  # says what is wrong with it
+    if data is None:
+        raise UserError(f"{name} says nothing of its data; give --data, for example --data cifar10")
+    given: Layer = {"data": {"source": data}, "model": {} if backbone is None else {"backbone": backbone}}
+    config = resolve([with_absolute_paths(merge([given, layer]))], find_method("carl").Options)
+    weights = None if name == RANDOM else path
+    if weights is not None:
+        config = _with_fitting_stem(config, weights)
+    return Target(name, config, None, weights, None)
+
+
+def _run_of(path: Path) -> RunDirectory | None:
+    """The run that `path` is, or lies in: RUN, RUN/encoder.safetensors, RUN/encoders/epoch-0100.safetensors."""
+    folder = path
+    if path.is_file() and path.suffix == ".safetensors":
+        folder = path.parent.parent if path.parent.name == "encoders" else path.parent
+    return RunDirectory(folder) if (folder / "config.toml").is_file() else None
+
+
+def _target_in_run(
+    name: str, run: RunDirectory, path: Path, data: str | None, backbone: str | None, layer: Layer
+) -> Target:
+    config = run.read_config()
+    if backbone is not None and backbone != config.model.backbone:
+        raise UserError(f"--backbone {backbone} is not that of {run.path}, {config.model.backbone}; leave it out")
+    fixed = [f"{s}.{key}" for s, values in layer.items() for key in values if s != "data" and (s, key) != DEVICE]
+    if fixed:
+        raise UserError(
+            f"--set {fixed[0]}: the run's own value holds; of a run only data.* and train.device may change"
+        )
+    # What a run limits its training to says nothing of other data, and it may have been trained elsewhere.
+    other: Layer = {} if data is None else {"data": {"source": data, "limit": None, "root": None, "road": "auto"}}
+    anywhere: Layer = {"train": {"device": "auto"}}
+    merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, layer])
+    config = resolve([merged], find_method(config.method.name).Options)
+    weights = run.encoder_file if path.is_dir() else path
+    if not weights.is_file():
+        raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
+    kept = weights.with_name(f"{weights.stem}-head.safetensors")
+    return Target(name, config, run, weights, run.head_file if weights.name == run.encoder_file.name else kept)
+
+
+def _with_fitting_stem(config: Config, weights: Path) -> Config:
+    """The configuration with the small stem where the file was made with it: the two differ in the first kernel."""
+    first = next((value for key, value in read_weights(weights).items() if key.endswith("conv1.weight")), None)
+    if first is None or first.ndim != 4 or first.shape[-1] != 3 or not config.model.backbone.startswith("resnet"):
+        return config
+    return config.model_copy(update={"model": config.model.model_copy(update={"stem": "small"})})
+
+
+def own_record(target: Target) -> DataRecord | None:
+    """What the run wrote down of its training data, if it is one and did."""
+    return None if target.run is None else target.run.read_data()
+
+
+def statistics_for(target: Target, dataset: Dataset) -> tuple[Statistics, str]:
+    """The normalisation that the encoder was trained with, and in words whose it is."""
+    record, whose = own_record(target), "of the run's training images"
+    if record is not None:
+        return record.statistics, whose
+    if target.run is not None:  # from before runs wrote data.json
+        return load_data(target.run.read_config()).statistics, whose
+    return dataset.statistics, "of the evaluated data's training images"
+
+
+def load_encoder(target: Target, facts: DataFacts, device: torch.device, seed: int = 0) -> nn.Module:
+    """The encoder with its weights; random ones only if the target is random."""
+    model: ModelConfig = without_init(target.config).model
+    state = torch.get_rng_state()
+    torch.manual_seed(seed)
+    encoder = build_encoder(model, facts.channels, facts.image_size)
+    torch.set_rng_state(state)
+    if target.weights is not None:
+        load_weights(encoder, target.weights)
+    return encoder.to(device)
+
+
+def load_untrained(target: Target, facts: DataFacts, device: torch.device) -> nn.Module:
+    """The same encoder with random weights: those a run began with, or those of seed 0."""
+    if target.run is not None:
+        return random_encoder(target.config, facts, device)
+    return load_encoder(Target(target.name, target.config, None, None, None), facts, device)
+
+
+def load_method(target: Target, facts: DataFacts, device: torch.device) -> Method | None:
+    """The run's whole method, with its prototypes; None where there is no run or no head of it."""
+    if target.run is None or target.weights is None or target.head is None or not target.head.is_file():
+        return None
+    record = own_record(target)
+    config = without_init(target.config)
+    method = find_method(config.method.name)(config, facts if record is None else record.facts)
+    load_weights(method.encoder, target.weights)
+    read_weights_into(target.head, method.head)
+    return method.to(device)
+
+
+def weights_hash(module: nn.Module) -> str:
+    """SHA-256 of all weights and of the batch-norm statistics, with their names."""
+    digest = hashlib.sha256()
+    for key, value in sorted(module.state_dict().items()):
+        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@contextmanager
+def unchanged(encoder: nn.Module) -> Iterator[str]:
+    """Gives the hash of the weights, and fails if they or the batch-norm statistics are others at the end."""
+    before = weights_hash(encoder)
+    yield before
+    if weights_hash(encoder) != before:
+        raise RuntimeError("the evaluation changed the encoder; its result is void, please report this")

@@ -1,0 +1,113 @@
+"""The cached probe against scikit-learn's converged logistic regression, and its choice of the penalty."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from torch.nn import functional as F
+
+from carl.errors import UserError
+from carl.evaluation import linear_probe
+from carl.evaluation.logistic import choose_penalty, fit_logistic, stratified, train_probe
+
+
+def features(count: int, seed: int, classes: int = 5, size: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    """Correlated features that are never negative, as those after a ReLU and a mean are."""
+    fixed = np.random.default_rng(99)
+    mix, centres = (
+        fixed.normal(size=(size, size)) * (np.arange(1, size + 1) ** -0.7)[:, None],
+        fixed.normal(size=(classes, size)),
+    )
+    generator = np.random.default_rng(seed)
+    labels = generator.integers(0, classes, count)
+    points = (centres[labels] + 2 * generator.normal(size=(count, size))) @ mix
+    return torch.from_numpy(np.maximum(points, 0)).float(), torch.from_numpy(labels)
+
+
+@pytest.mark.parametrize("penalty", [1e-1, 1e-3, 1e-5])
+def test_objective_and_coefficients_are_those_of_scikit_learn(penalty: float):
+    train, labels = features(1500, 0)
+    ours = fit_logistic(train, labels, 5, penalty)
+    assert ours.converged
+    points = ((train - ours.mean) / ours.std).double()
+    reference = LogisticRegression(C=1 / (penalty * len(train)), tol=1e-9, max_iter=10_000).fit(points, labels)
+    coefficients = torch.from_numpy(reference.coef_)
+    scores = points @ coefficients.T + torch.from_numpy(reference.intercept_)
+    objective = F.cross_entropy(scores, labels).item() + penalty / 2 * coefficients.square().sum().item()
+    assert ours.objective == pytest.approx(objective, rel=1e-5)
+    assert ((ours.weight - coefficients).norm() / coefficients.norm()).item() < 5e-3
+    assert np.allclose(ours.bias.numpy(), reference.intercept_ - reference.intercept_.mean(), atol=0.02)
+
+
+def test_features_are_standardised_by_the_training_images_alone():
+    train, labels = features(300, 0)
+    found = fit_logistic(train, labels, 5, 1e-3)
+    assert torch.allclose(found.mean, train.mean(0), atol=1e-5)
+    assert torch.allclose(found.std, train.std(0, correction=0), atol=1e-5)
+    weight, bias = found.for_raw_features()
+    assert torch.allclose(train @ weight.T + bias, found.scores(train), atol=1e-3)
+
+
+def test_scale_and_constant_features_do_not_matter():
+    (train, labels), (test, truth) = features(400, 0), features(200, 1)
+    usual = linear_probe(train, labels, test, truth, penalties=[1e-3])
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([1000 * x, torch.full((len(x), 1), 7.0)], dim=1)
+
+    changed = linear_probe(other(train), labels, other(test), truth, penalties=[1e-3])
+    assert changed.accuracy.top1 == pytest.approx(usual.accuracy.top1, abs=0.6)
+
+
+def test_the_penalty_is_chosen_without_a_look_at_the_test_images():
+    (train, labels), (test, truth) = features(400, 0), features(200, 1)
+    first = linear_probe(train, labels, test, truth)
+    second = linear_probe(train, labels, torch.randn_like(test), truth.flip(0))
+    assert first.classifier.penalty == second.classifier.penalty
+    assert torch.equal(first.classifier.weight, second.classifier.weight)
+    assert first.validation[first.classifier.penalty] == max(first.validation.values())
+
+
+def test_images_held_out_have_no_say_in_the_fit_that_they_judge():
+    train, labels = features(400, 0)
+    held = torch.from_numpy(stratified(labels.numpy(), 0.1, 3))
+    _, before = choose_penalty(train, labels, 5, seed=3)
+    spoiled = train.clone()
+    spoiled[held] = 1e3 * torch.randn(len(held), train.shape[1], generator=torch.Generator().manual_seed(0))
+    _, after = choose_penalty(spoiled, labels, 5, seed=3)
+    assert max(after.values()) < 50 < max(before.values())
+
+
+def test_numpy_arrays_give_what_tensors_give():
+    (train, labels), (test, truth) = features(300, 0), features(100, 1)
+    tensors = linear_probe(train, labels, test, truth, penalties=[1e-2])
+    arrays = linear_probe(train.numpy(), labels.numpy(), test.numpy(), truth.numpy(), penalties=[1e-2])
+    assert tensors.accuracy == arrays.accuracy
+
+
+def test_more_features_than_images_and_one_image_a_class_still_converge():
+    train, labels = torch.randn(10, 64, generator=torch.Generator().manual_seed(0)), torch.arange(10) % 5
+    assert train_probe(train, labels, 5)[0].converged
+    found, validation = train_probe(train[:5], labels[:5], 5)
+    assert found.converged
+    assert validation == {}
+
+
+def test_a_part_is_stratified_and_no_class_is_left_out():
+    labels = np.repeat([0, 1, 2], [500, 100, 3])
+    chosen = stratified(labels, 0.1, seed=0)
+    assert np.bincount(labels[chosen]).tolist() == [50, 10, 1]
+    assert (stratified(labels, 0.1, seed=0) == chosen).all()
+    assert (stratified(labels, 0.1, seed=1) != chosen).any()
+
+
+def test_what_does_not_go_together_is_refused():
+    (train, labels), (test, truth) = features(30, 0), features(20, 1)
+    with pytest.raises(UserError, match="do not go together"):
+        linear_probe(train, labels[:-1], test, truth)
+    with pytest.raises(UserError, match="not finite"):
+        linear_probe(train * torch.nan, labels, test, truth)
+    with pytest.raises(UserError, match="above 0"):
+        linear_probe(train, labels, test, truth, penalties=[0.0])
