@@ -1,0 +1,67 @@
+"""Public names that have no other home: CARL's loss for one's own loop, and `carl pretrain` as a function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from carl.config import merge
+from carl.errors import UserError
+from carl.losses import PriorMean, Targets, consistency, log_assignments, uniform_prior
+
+
+def pretrain(
+    data: str | Path,
+    *,
+    out: str | Path | None = None,
+    method: str | None = None,
+    backbone: str | None = None,
+    epochs: int | None = None,
+    batch_size: int | None = None,
+    image_size: int | None = None,
+    seed: int | None = None,
+    settings: Mapping[str, object] | None = None,
+    resume: bool = False,
+) -> Path:
+    """Learn an encoder as `carl pretrain` does, and return the run directory.
+
+    What is None takes the command's default; `settings` holds any other value as {"section.key": value}. With
+    `resume` a run that is at `out` already goes on.
+    """
+    from carl.training import commands
+
+    layer: dict[str, dict[str, object]] = {}
+    for path, value in (settings or {}).items():
+        section, dot, key = path.partition(".")
+        if not dot:
+            raise UserError(f"settings[{path!r}] names no section; for example {{'views.crop_min': 0.2}}")
+        layer.setdefault(section, {})[key] = value
+    given: dict[str, dict[str, object]] = {
+        "data": {"source": str(data), "image_size": image_size},
+        "model": {"backbone": backbone},
+        "method": {"name": method},
+        "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
+    }
+    named = {s: {k: v for k, v in values.items() if v is not None} for s, values in given.items()}
+    where = None if out is None else Path(out)
+    return commands.pretrain(merge([layer, named]), where, "auto" if resume else None, ["carl.pretrain"])
+
+
+class CARLLoss(nn.Module):
+    """CARL's loss of two views (Eq. 7): consistency of their assignments plus lambda times KL to uniform.
+
+    The logits are those of `Prototypes`, (B, K) for each view of B images; `weight` is lambda, as `lambda_schedule`
+    gives it. Under DistributedDataParallel the mean assignment is that of the batch of all processes.
+    """
+
+    def __init__(self, targets: Targets = "joint", prior_mean: PriorMean = "all") -> None:
+        super().__init__()
+        self.targets: Targets = targets
+        self.prior_mean: PriorMean = prior_mean
+
+    def forward(self, logits: Tensor, other_logits: Tensor, weight: float) -> Tensor:
+        log_p = log_assignments(torch.stack([logits, other_logits]))  # (2, B, K)
+        return consistency(log_p[0], log_p[1], self.targets) + weight * uniform_prior(log_p, self.prior_mean)

@@ -1,0 +1,1 @@
+"""What is done with a trained encoder: embeddings, exports, search, and the choice of a subset."""

@@ -1,0 +1,83 @@
+"""What the commands on a trained encoder do and say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from carl.inference import curate, doctor
+from carl.inference.embed import embed, embeddings_for
+from carl.inference.export import export
+from carl.inference.images import find_images
+from carl.inference.search import answer_lines, search, write_sheet
+from carl.inference.tables import WRITERS
+from carl.inference.trained import load_trained
+from carl.terminal import show_progress
+
+
+def embed_images(run: Path, images: str, output: Path, split: str | None, force: bool) -> Iterator[str]:
+    """Write the embeddings; yields lines about it."""
+    trained = load_trained(run)
+    source = find_images(images, split, trained.config.data.root)
+    done = embed(trained, source, output, force, show_progress)
+    if done.resumed:
+        yield f"went on after the {done.resumed} images that were done"
+    if done.bad:
+        yield f"{len(done.bad)} images cannot be used and have no row, listed in {done.bad_list}"
+    beside = f" and {output.stem}.rows.csv" if WRITERS[output.suffix.lower()] is WRITERS[".npy"] else ""
+    yield f"{done.rows} embeddings: {output}{beside}"
+
+
+def export_encoder(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> Iterator[str]:
+    """Write the encoder for another program; yields lines about it."""
+    done = export(load_trained(run, device="cpu"), form, output, normalise, force)
+    yield f"written: {done.path}"
+    yield f"checked: loaded again, features differ by at most {done.difference:.1e}"
+    yield f"card: {done.card}"
+    yield ""
+    yield done.usage
+
+
+def search_images(
+    run: Path, images: str, queries: Sequence[str], count: int, split: str | None, output: Path
+) -> Iterator[str]:
+    """Find the images most like the queries; yields lines about them."""
+    trained = load_trained(run)
+    index, answers = search(trained, images, queries, count, split, show_progress)
+    yield from answer_lines(answers)
+    write_sheet(trained, index, answers, f"Most like in {Path(images).name}", output)
+    yield f"sheet: {output}"
+
+
+def curate_images(
+    run: Path,
+    images: str,
+    keep: int,
+    output: Path,
+    links: Path | None,
+    duplicate: float,
+    outliers: float,
+    split: str | None,
+    seed: int,
+) -> Iterator[str]:
+    """Choose a subset; yields lines about it."""
+    index = embeddings_for(load_trained(run), images, split, show_progress)
+    chosen = curate.selected_from(index, keep, duplicate, outliers, seed)
+    covered, used = len(set(chosen.groups[chosen.kept])), chosen.groups.max() + 1
+    yield f"{len(chosen.kept)} of {len(index)} images kept, from {covered} of {used} groups"
+    yield (
+        f"left out: {chosen.count(curate.DUPLICATED)} near-duplicates, {chosen.count(curate.OUTLIER)} outliers, "
+        f"{chosen.count(curate.REDUNDANT)} not needed"
+    )
+    if links is not None:
+        yield f"links: {curate.link_images(index, chosen.kept, links)} in {links}"
+    curate.write_list(index, chosen, output)
+    yield f"list: {output}"
+
+
+def examine(speed: bool) -> Iterator[tuple[str, str]]:
+    """What there is to know about this machine and installation."""
+    yield from doctor.examine_environment()
+    yield from doctor.examine_extras()
+    if speed:
+        yield doctor.examine_speed()

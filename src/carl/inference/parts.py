@@ -1,0 +1,88 @@
+"""Rows that are safe on the disk before the file they belong to is whole, so that killed work goes on.
+
+FILE.parts/
+  key                what the rows are of: other images or other weights begin anew
+  000000.parquet     the rows of the first PART images, and in its metadata those that have no row
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from carl import files
+from carl.inference.tables import open_writer
+
+PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
+_BAD = b"carl.bad"
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image that has no row."""
+
+    name: str
+    reason: str
+
+
+class Parts:
+    """The side folder of an output file."""
+
+    def __init__(self, output: Path, key: str) -> None:
+        self.folder = output.with_name(f"{output.name}.parts")
+        self.key = key
+
+    def belong(self) -> bool:
+        """Whether the folder holds parts of this very work."""
+        file = self.folder / "key"
+        return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == self.key
+
+    def begin(self) -> int:
+        """Make the folder, or find it; returns the number of parts that are done."""
+        if not self.belong():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            files.write_text(self.folder / "key", self.key)
+        files.remove_partial_files(self.folder)
+        return len(self._paths())
+
+    def write(self, number: int, rows: pa.Table, bad: Sequence[BadFile]) -> None:
+        listed = json.dumps([[one.name, one.reason] for one in bad])
+        rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), _BAD: listed.encode()})
+        with files.atomic_writer(self._path(number)) as file, open_writer(file, rows.schema) as writer:
+            writer.write_table(rows)
+
+    def tables(self) -> Iterator[pa.Table]:
+        for path in self._paths():
+            yield pq.read_table(path, memory_map=False).replace_schema_metadata(None)
+
+    def bad(self) -> list[BadFile]:
+        found = []
+        for path in self._paths():
+            listed = json.loads(pq.read_schema(path).metadata[_BAD])
+            found += [BadFile(name, reason) for name, reason in listed]
+        return found
+
+    def rows(self) -> int:
+        return sum(pq.read_metadata(path).num_rows for path in self._paths())
+
+    def schema(self) -> pa.Schema:
+        return pq.read_schema(self._path(0)).remove_metadata()
+
+    def remove(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _paths(self) -> list[Path]:
+        """Parts from the first to the last that has all before it."""
+        paths: list[Path] = []
+        while self._path(len(paths)).is_file():
+            paths.append(self._path(len(paths)))
+        return paths
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}.parquet"

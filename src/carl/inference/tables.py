@@ -1,0 +1,140 @@
+"""Embeddings as files: Parquet, NumPy or CSV, written row group by row group and read back the same way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from carl import files
+from carl.errors import UserError
+
+_ABOUT = b"carl"  # key of the metadata
+
+
+@dataclass(frozen=True)
+class About:
+    """What a file of embeddings says of itself."""
+
+    version: int  # of this format
+    run: str  # absolute path of the run directory
+    weights: str  # digest of the weights
+    source: str  # the images: an absolute path, or a name
+    base: str  # folder that relative paths start from
+    split: str | None
+    class_names: tuple[str, ...]
+
+
+def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
+    """Numbers as they are: random digits neither repeat nor compress."""
+    compression = {field.name: "none" if field.name == "embedding" else "zstd" for field in schema}
+    return pq.ParquetWriter(file, schema, compression=compression, use_dictionary=False)
+
+
+def write_parquet(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
+    """A row an image; the embedding is a list of floats."""
+    schema = schema.with_metadata({_ABOUT: json.dumps(asdict(about)).encode()})
+    with files.atomic_writer(output) as file, open_writer(file, schema) as writer:
+        for table in tables:
+            writer.write_table(table.cast(schema))
+
+
+def write_npy(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
+    """The embeddings (N, D) float32; the other columns are in NAME.rows.csv beside it, a line a row."""
+    header = {"descr": "<f4", "fortran_order": False, "shape": (rows, embedding_size(schema))}
+    rows_file = output.with_name(f"{output.stem}.rows.csv")
+    with files.atomic_writer(output) as file, files.atomic_writer(rows_file) as beside:
+        np.lib.format.write_array_header_1_0(file, header)
+        others = schema.remove(schema.get_field_index("embedding"))
+        with pyarrow.csv.CSVWriter(beside, others) as writer:
+            for table in tables:
+                file.write(embeddings_of(table).astype("<f4").tobytes())
+                writer.write_table(table.drop_columns("embedding"))
+
+
+def write_csv(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
+    """A column a number of the embedding: e0, e1 and so on, after the others."""
+    size = embedding_size(schema)
+    flat = schema.remove(schema.get_field_index("embedding"))
+    for number in range(size):
+        flat = flat.append(pa.field(f"e{number}", pa.float32()))
+    with files.atomic_writer(output) as file, pyarrow.csv.CSVWriter(file, flat) as writer:
+        for table in tables:
+            numbers = embeddings_of(table)
+            columns = [*table.drop_columns("embedding").columns, *(pa.array(numbers[:, i]) for i in range(size))]
+            writer.write_table(pa.Table.from_arrays(columns, schema=flat))
+
+
+Writer = Callable[[Path, Iterable[pa.Table], pa.Schema, int, About], None]
+WRITERS: dict[str, Writer] = {".parquet": write_parquet, ".npy": write_npy, ".csv": write_csv}
+
+
+def embedding_size(schema: pa.Schema) -> int:
+    return int(schema.field("embedding").type.list_size)
+
+
+def embeddings_of(table: pa.Table | pa.RecordBatch) -> np.ndarray:
+    """(rows, D) float32."""
+    column = table.column("embedding")
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(column, pa.ChunkedArray):  # combine_chunks of no chunk
+        return np.empty((0, column.type.list_size), np.float32)
+    return np.asarray(column.flatten()).reshape(len(column), column.type.list_size)
+
+
+class EmbeddingFile:
+    """A Parquet file of embeddings, read in pieces."""
+
+    def __init__(self, path: Path, root: str | None = None, shown: str | None = None) -> None:
+        """Names that begin with the folder `root` are shown as beginning with `shown`."""
+        self.path = path
+        self._root, self._shown = root, shown
+        try:
+            self._file = pq.ParquetFile(path)
+            self.about = About(**json.loads(self._file.schema_arrow.metadata[_ABOUT]))
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
+            raise UserError(f"{path} holds no embeddings; make it with: carl embed RUN IMAGES -o {path.name}") from None
+
+    def __len__(self) -> int:
+        return int(self._file.metadata.num_rows)
+
+    @property
+    def columns(self) -> list[str]:
+        return list(self._file.schema_arrow.names)
+
+    def batches(self) -> Iterator[np.ndarray]:
+        """The embeddings, some thousands at a time."""
+        for group in range(self._file.num_row_groups):
+            yield embeddings_of(self._file.read_row_group(group, columns=["embedding"]))
+
+    def embeddings(self) -> np.ndarray:
+        return np.concatenate(list(self.batches()))
+
+    def names(self) -> list[str]:
+        """Of the images, as the user would write them."""
+        names = [str(name) for name in self.column("path")]
+        if self._root is None or self._shown is None:
+            return names
+        return [self._shown + name.removeprefix(self._root) if name.startswith(self._root) else name for name in names]
+
+    def column(self, name: str) -> list[object]:
+        values: list[object] = self._file.read(columns=[name]).column(name).to_pylist()
+        return values
+
+    def file_of(self, name: str) -> Path:
+        """Where the image of that name is, if it is a file; names that are shown are relative to the present folder."""
+        return (Path.cwd() if self._shown is not None else Path(self.about.base)) / Path(name).expanduser()
+
+
+def holds_embeddings(path: Path) -> bool:
+    try:
+        return _ABOUT in (pq.read_schema(path).metadata or {})
+    except (pa.ArrowException, OSError):
+        return False

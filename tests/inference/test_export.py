@@ -1,0 +1,135 @@
+"""An exported encoder gives the embeddings of its run, in the program it was exported for."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import carl
+from carl.inference import export as export_module
+from carl.inference.embed import embed
+from carl.inference.export import export, plain_encoder
+from carl.inference.formats import FORMATS, Format
+from carl.inference.images import find_images
+from carl.inference.tables import embeddings_of
+from carl.inference.trained import Trained, load_trained
+from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d
+from tests.conftest import Run
+from tests.inference.conftest import QUICK
+
+
+@pytest.fixture(scope="module")
+def resnet(resnet_run: Path) -> Trained:
+    return load_trained(resnet_run)
+
+
+def features_by(usage: str, images: object) -> np.ndarray:
+    """Run the lines that the command prints, as a user would."""
+    scope = {"images": images}
+    with torch.no_grad():
+        exec(usage, scope)
+    return np.asarray(scope["features"])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_exported_features_equal_the_embeddings_of_the_run(
+    resnet: Trained, folder: Path, pixels: np.ndarray, form: str, tmp_path: Path
+):
+    embed(resnet, find_images(str(folder)), tmp_path / "e.parquet")
+    embeddings = embeddings_of(pq.read_table(tmp_path / "e.parquet"))
+    done = export(resnet, form, tmp_path / FORMATS[form].name)
+    views = resnet.views(pixels)
+    features = features_by(done.usage, views.numpy() if form == "onnx" else views)
+    np.testing.assert_allclose(features, embeddings, atol=1e-4)
+    assert np.abs(embeddings).max() > 0.1
+
+
+@pytest.mark.parametrize("form", ["timm", "torchvision", "safetensors"])
+def test_a_small_stem_and_other_channels_are_exported_too(small_data: Path, form: str, tmp_path: Path):
+    with np.load(small_data) as arrays:
+        np.save(tmp_path / "grey.npy", arrays["x_train"][:32, ..., :1])
+    settings = {"model.stem": "small", "train.drop_last": False, **QUICK}
+    run = carl.pretrain(
+        tmp_path / "grey.npy", out=tmp_path / "run", epochs=1, batch_size=32, image_size=8, settings=settings
+    )
+    trained = load_trained(run)
+    done = export(trained, form, tmp_path / FORMATS[form].name)
+    views = trained.views(np.load(tmp_path / "grey.npy")[:4])
+    with torch.no_grad():
+        expected = trained.method.encoder(views).numpy()
+    np.testing.assert_allclose(features_by(done.usage, views), expected, atol=1e-4)
+
+
+def test_exported_models_hold_plain_convolutions_only(resnet: Trained):
+    own = {type(part) for part in resnet.method.encoder.modules()}
+    assert own & {TinyMapConv2d, ChannelsLastConv2d}
+    assert not {type(part) for part in plain_encoder(resnet).modules()} & {TinyMapConv2d, ChannelsLastConv2d}
+
+
+@pytest.mark.parametrize("form", ["onnx", "torch-export"])
+def test_a_graph_can_normalise_by_itself(trained: Trained, pixels: np.ndarray, form: str, tmp_path: Path):
+    done = export(trained, form, tmp_path / FORMATS[form].name, normalise=True)
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (trained.data.mean, trained.data.std))
+    views = trained.views(pixels[:7])
+    images = views * std + mean
+    with torch.no_grad():
+        expected = trained.method.encoder(views).numpy()
+    features = features_by(done.usage, images.numpy() if form == "onnx" else images)
+    np.testing.assert_allclose(features, expected, atol=1e-4)
+    assert "in [0, 1]; the graph" in done.card.read_text()
+
+
+def test_a_wrong_export_is_noticed_and_not_left_behind(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    good = FORMATS["safetensors"]
+    bad = Format(good.name, good.write, lambda plan: lambda images: plan.model(images) + 0.01, good.usage)
+    monkeypatch.setitem(export_module.FORMATS, "safetensors", bad)
+    with pytest.raises(RuntimeError, match=r"differ by 0\.01"):
+        export(trained, "safetensors", tmp_path / "e.safetensors")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trained: Trained, tmp_path: Path):
+    results = run / "results" / "knn-small.json"
+    results.parent.mkdir(exist_ok=True)
+    accuracy = {"trained": {"20": 41.5}, "random": {"20": 30.25}}
+    results.write_text(json.dumps({"protocol": "knn", "data": "small.npz", "accuracy": accuracy}))
+    try:
+        done = carl("export", run, "--to", "safetensors", "-o", "e.safetensors")
+    finally:
+        results.unlink()
+    assert done.returncode == 0, done.stderr
+    card = (tmp_path / "e.safetensors.md").read_text()
+    assert "test_resnet trained on small.npz with carl" in card
+    assert f"float32 (B, 3, {trained.data.image_size}, {trained.data.image_size})" in card
+    assert f"mean = [{trained.data.mean[0]:.4f}" in card
+    assert "96 images" in card
+    assert "prototypes 10" in card
+    assert "licence: not known" in card
+    assert "41.5% with 20 neighbours (random weights 30.25%)" in card
+    usage = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert usage is not None
+    assert usage[1].strip() in done.stdout
+
+
+def test_bad_input_of_export_is_one_line_and_writes_nothing(carl: Run, run: Path, tmp_path: Path):
+    (tmp_path / "there").mkdir()
+    for arguments, words in [
+        (("--to", "torchvision"), "torchvision has no model 'test_resnet'"),
+        (("--to", "timm", "--normalise", "-o", "x"), "--normalise adds to a graph"),
+        (("--to", "timm", "-o", "there"), "there exists"),
+        (("--to", "tim"), "timm"),
+    ]:
+        done = carl("export", run, *arguments)
+        assert done.returncode == 2
+        assert words in done.stderr
+        assert done.stderr.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+    assert not (run / "export").exists()
