@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -148,3 +149,17 @@ def test_values_from_a_file_are_overruled_by_the_command_line(carl: Run, tmp_pat
     written = (tmp_path / "run" / "config.toml").read_text()
     assert "epochs = 1" in written
     assert "seed = 4" in written
+
+
+def test_commands_are_completed_in_the_shell():
+    script = subprocess.run([sys.executable, "-m", "carl", "completion", "zsh"], capture_output=True, text=True)
+    assert "_CARL_COMPLETE=zsh_complete" in script.stdout, script.stderr
+    words = {"COMP_WORDS": "carl ex", "COMP_CWORD": "1", "_CARL_COMPLETE": "bash_complete"}
+    done = subprocess.run([sys.executable, "-m", "carl"], capture_output=True, text=True, env={**os.environ, **words})
+    assert done.stdout.split() == ["plain,export"]
+
+
+def test_the_version_is_that_of_the_package(carl: Run):
+    from importlib.metadata import version
+
+    assert carl("--version").stdout.split()[-1] == version("carl-ssl")

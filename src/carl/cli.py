@@ -244,7 +244,7 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 )  # fmt: skip
 @click.option("--links", type=PATH, metavar="FOLDER", help="Also link the kept images into a new folder.")
 @click.option(
-    "--duplicate", type=float, default=0.98, show_default=True, metavar="S",
+    "--duplicate", type=float, default=0.99, show_default=True, metavar="S",
     help="Similarity above which two images count as one. Lower it to leave out more.",
 )  # fmt: skip
 @click.option(
@@ -469,5 +469,5 @@ def _is_echo(error: Exception) -> bool:
         return True
     lost = means_lost_peer(error)
     if lost:
-        print("carl: another process of this run was lost; started again, the run goes on where it was", file=sys.stderr)
+        print("carl: another process of this run was lost; started again, the run goes on", file=sys.stderr)
     return lost

@@ -9,19 +9,36 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+from torch.distributed.rendezvous import rendezvous
 
 from carl.errors import UserError
 
+TIMEOUT = timedelta(minutes=30)  # torch's: to pack a large data set may take the first process so long
+_apart = False  # whether this process computes by itself although there are others
+
 
 def world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _apart else 1
+
+
+@contextmanager
+def apart(value: bool = True) -> Iterator[None]:
+    """Inside, each process computes as if it were alone; with False, together again."""
+    global _apart
+    before, _apart = _apart, value
+    try:
+        yield
+    finally:
+        _apart = before
 
 
 def rank() -> int:
@@ -43,14 +60,25 @@ def start(device: torch.device) -> torch.device:
     if launched() == 1:
         return device
     if device.type == "mps":
-        raise UserError(f"an MPS device takes one process, not {launched()}; leave out torchrun or set train.device=cpu")
+        raise UserError(f"an MPS device takes one process, not {launched()}; use train.device=cpu, or no torchrun")
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         device = torch.device("cuda", _local_gpu())
         torch.cuda.set_device(device)
     if not dist.is_initialized():
-        dist.init_process_group(backend, timeout=timedelta(minutes=30))
+        store, number, ranks = next(rendezvous("env://", timeout=TIMEOUT))
+        store = PrefixStore(f"carl/attempt {_attempt()}", store)
+        dist.init_process_group(backend, store=store, rank=number, world_size=ranks, timeout=TIMEOUT)
     return device
+
+
+def _attempt() -> int:
+    """How often torchrun has started the processes again.
+
+    The store by which they meet outlives them: without this in the keys, one that is quick would find the addresses
+    of the processes that are gone (seen with torch 2.15 on a busy machine).
+    """
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def _local_gpu() -> int:
@@ -68,7 +96,7 @@ def stop() -> None:
 
 def restarted() -> bool:
     """True when torchrun's elastic agent has started this process again after a failure."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return _attempt() > 0
 
 
 def fails_first() -> bool:
@@ -80,9 +108,8 @@ def fails_first() -> bool:
         return True
     try:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-        store = dist.TCPStore(*address, is_master=False, timeout=timedelta(seconds=5))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return int(store.add(f"carl/failed in attempt {attempt}", 1)) == 1
+        store = TCPStore(*address, is_master=False, timeout=timedelta(seconds=5))
+        return int(store.add(f"carl/failed in attempt {_attempt()}", 1)) == 1
     except (RuntimeError, ValueError, KeyError):  # no one keeps a store (any more): better said twice than never
         return True
 
@@ -100,7 +127,7 @@ class SharedSignal:
     """
 
     def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo") if world_size() > 1 else None
+        self._group: Any = dist.new_group(backend="gloo") if world_size() > 1 else None
         self._number = torch.zeros((), dtype=torch.int64)
         self._exchange: Any = None
 

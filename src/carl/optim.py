@@ -84,7 +84,11 @@ def build_optimizer(module: nn.Module, optim: OptimConfig) -> torch.optim.Optimi
         )
         return lars
     if optim.name == "sgd":
-        return torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, fused=_fusible(module))
+        sgd = torch.optim.SGD(groups, lr=optim.lr, momentum=optim.momentum, fused=_fusible(module))
+        for parameter in module.parameters():  # fused, it fails if one gets its first gradient later than the others
+            if parameter.requires_grad and optim.momentum:
+                sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return sgd
     betas = (optim.momentum, optim.beta2)
     return torch.optim.AdamW(groups, lr=optim.lr, betas=betas, fused=_fusible(module))
 

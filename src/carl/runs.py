@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,51 @@ from torch import Tensor, nn
 
 from carl import files
 from carl.config import Config, read_toml, resolve, to_toml
+from carl.data.images import Dataset, Statistics
 from carl.errors import UserError
-from carl.methods import find_method
+from carl.methods import DataFacts, find_method
 
 FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
+
+
+@dataclass(frozen=True)
+class DataRecord:
+    """What using the encoder needs to know of the training data, which may be gone by then."""
+
+    name: str  # a known name ("cifar10") where the source is recognised, else what the user gave
+    images: int
+    channels: int
+    height: int  # of the packed images: any other image is scaled and centrally cut to this first
+    width: int
+    image_size: int  # side of what the encoder sees
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    class_names: tuple[str, ...]
+    fingerprint: str
+
+    @classmethod
+    def of(cls, dataset: Dataset, facts: DataFacts) -> DataRecord:
+        images, statistics = dataset.pretraining.images, dataset.statistics
+        return cls(
+            name=facts.name,
+            images=facts.images,
+            channels=facts.channels,
+            height=images.height,
+            width=images.width,
+            image_size=facts.image_size,
+            mean=statistics.mean,
+            std=statistics.std,
+            class_names=dataset.class_names,
+            fingerprint=dataset.fingerprint,
+        )
+
+    @property
+    def facts(self) -> DataFacts:
+        return DataFacts(self.name, self.images, self.channels, self.image_size, len(self.class_names))
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics(self.mean, self.std)
 
 
 class RunDirectory:
@@ -30,6 +73,7 @@ class RunDirectory:
         self.path = path
         self.config_file = path / "config.toml"
         self.environment_file = path / "environment.json"
+        self.data_file = path / "data.json"
         self.metrics_file = path / "metrics.jsonl"
         self.encoder_file = path / "encoder.safetensors"
         self.head_file = path / "head.safetensors"
@@ -72,6 +116,22 @@ class RunDirectory:
 
     def write_config(self, config: Config) -> None:
         files.write_text(self.config_file, to_toml(config))
+
+    def write_data(self, record: DataRecord) -> None:
+        files.write_json(self.data_file, asdict(record))
+
+    def read_data(self) -> DataRecord | None:
+        """None for a run that was made before data.json was."""
+        if not self.data_file.is_file():
+            return None
+        try:
+            values = json.loads(self.data_file.read_text(encoding="utf-8"))
+            arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+            return DataRecord(**arguments)
+        except (ValueError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{self.data_file} is damaged ({error}); delete it, and it is made again from the data"
+            ) from None
 
     def save_weights(self, encoder: nn.Module, head: nn.Module) -> None:
         write_weights(self.encoder_file, encoder)

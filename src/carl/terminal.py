@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 
 def show_progress(what: str, done: int, total: int) -> None:
-    """`decoding train: 300 of 2000` on one line of a terminal, rewritten as it goes; nothing elsewhere."""
-    if sys.stderr.isatty():
+    """`decoding train: 300 of 2000` on one line of a terminal, rewritten as it goes; nothing elsewhere.
+
+    Of the processes that torchrun starts only the first shows it.
+    """
+    if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
         known = f" of {total}" if total else ""
         print(f"\r{what}: {done}{known} ", end="\n" if done == total else "", file=sys.stderr, flush=True)

@@ -19,9 +19,10 @@ from carl.training.loop import Interrupted
 from carl.training.pretrain import check_resumable, plan, run_pretraining, summary
 
 
-def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[str]) -> None:
-    """Start a run or go on with one; ends the process with 130 or 143 when a signal ended the run."""
-    console = Console(silent=os.environ.get("RANK", "0") != "0")
+def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[str]) -> Path:
+    """Start a run or go on with one, and name its directory; exits with 130 or 143 when a signal ended the run."""
+    main = os.environ.get("RANK", "0") == "0"
+    console = Console(silent=not main)
     layer = with_absolute_paths(layer)
     extended_from: int | None = None
     found = _run_to_resume(out, resume)
@@ -29,6 +30,7 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
         run = found
         config, dataset, facts, extended_from = _reopened(run, layer)
         device = distributed.start(pick_device(config.train.device))
+        distributed.check_agreement("a run", "to resume")
         saved = run.checkpoint_file.exists()
         method = build_method(without_init(config) if saved else config, facts, device)
     else:
@@ -40,24 +42,25 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
             raise UserError("under torchrun a restarted process must find its run again; add --out RUN")
         config, dataset, facts = plan(layer)
         device = distributed.start(pick_device(config.train.device))
+        distributed.check_agreement("a run", "to start")
         method = build_method(config, facts, device)  # before anything is written: its weights may not fit
         path = Path(distributed.agreed(str(out or free_name(Path("runs"), _run_name(config)))))
         run = RunDirectory.create(path, config, device, command) if distributed.is_main() else RunDirectory(path)
-    for note in dataset.notes:
+    for note in (*dataset.notes, *type(method).remarks(config, facts)):
         console.say(note)
     console.say(f"{_described(config, facts)}, on {device}\nrun directory: {run.path}")
     try:
         trainer = run_pretraining(config, dataset, facts, method, run, device, console, extended_from)
         for line in summary(trainer):
             console.say(line)
-        if config.log.report and distributed.is_main():
+        if config.log.report and main:
             console.say(f"report: {write_report(run.path)}")
         console.say(f"encoder: {run.encoder_file}")
     except Interrupted as interruption:
         console.say(f"stopped by {interruption}, all is saved; go on with: carl pretrain --resume {run.path}")
-        sys.exit(128 + interruption.signum)
-    finally:
         distributed.stop()
+        sys.exit(128 + interruption.signum)
+    return run.path
 
 
 def _run_to_resume(out: Path | None, resume: str | None) -> RunDirectory | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -16,11 +18,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from carl import distributed
 from carl.config import Config
-from carl.data.batches import Batch, Batches
+from carl.data.batches import Batch, BatchSource
 from carl.errors import UserError
 from carl.evaluation.health import TOO_EARLY
 from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
+from carl.models.batch_norm import average_running_statistics
 from carl.optim import build_optimizer, rate_at, set_rate
 from carl.runs import RunDirectory
 from carl.training.accumulation import backward_in_parts
@@ -45,6 +48,21 @@ class Interrupted(Exception):
         self.signum = signum
 
 
+def _data_parallel(method: Method) -> DistributedDataParallel:
+    """The method with its gradients averaged over the processes, and its buffers left alone.
+
+    Buffers stay equal by themselves (queues are of gathered keys) or are averaged when they are read. To broadcast
+    them, as is torch's default, would send MoCo's queue of 33 MB with each step.
+    """
+    named = inspect.signature(DistributedDataParallel.__init__).parameters
+    key = "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"  # as older versions say
+    options: dict[str, Any] = {key: False}
+    # A 1x1 convolution that is a matrix product (models/tiny_maps.py) has gradients of other strides in dimensions of
+    # length one: there is nothing to copy, and nothing that the user should know.
+    warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
+    return DistributedDataParallel(method, **options)
+
+
 class Trainer:
     """Trains a method and leaves everything in its run directory."""
 
@@ -52,7 +70,7 @@ class Trainer:
         self,
         config: Config,
         method: Method,
-        batches: Batches,
+        batches: BatchSource,
         probe: Probe,
         run: RunDirectory,
         journal: Journal,
@@ -70,14 +88,15 @@ class Trainer:
         )
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision == "fp16")
         self.compute: Any = method
-        if distributed.world_size() > 1:
-            self.compute = DistributedDataParallel(method)
+        if distributed.world_size() > 1 and config.train.accumulate == 1:
+            self.compute = _data_parallel(method)
         self.step, self.seconds, self._started = 0, 0.0, time.monotonic()
         self.total_steps = config.train.epochs * batches.steps_per_epoch
         self._window: list[Metrics] = []
         self._window_started, self._window_images, self._speed = time.monotonic(), 0, 0.0
         self._first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
-        self._signal: int | None = None
+        self._signal: int | None = None  # that this process got
+        self._signals = distributed.SharedSignal()
         self._saved_step = -1
         self._shown: dict[str, float] = {}  # the figures last logged
 
@@ -98,16 +117,18 @@ class Trainer:
                     self._guard(at_once=self.device.type == "cpu")
                     if self.step % self.config.log.every == 0 or self.step % per_epoch == 0:
                         self._log()
+                    signum = self._signals.agreed(self._signal or 0)
                     if self.step % per_epoch == 0:
                         break  # what belongs to the end of the epoch is saved with it
-                    if self._signal is not None:
+                    if signum:
                         self.save()
-                        raise Interrupted(self._signal)
+                        raise Interrupted(signum)
                     if train.checkpoint_steps and self.step % train.checkpoint_steps == 0:
                         self.save()
                 self._end_epoch(epoch + 1)
-                if self._signal is not None and self.step < self.total_steps:
-                    raise Interrupted(self._signal)
+                signum = self._signals.agreed(self._signal or 0) or self._signals.last()
+                if signum and self.step < self.total_steps:
+                    raise Interrupted(signum)
 
     def _train_step(self, batch: Batch) -> Metrics:
         train, optim = self.config.train, self.config.optim
@@ -117,6 +138,7 @@ class Trainer:
         if train.accumulate > 1:
             scale: Tensor | float = self.scaler.scale(torch.ones((), device=self.device))
             metrics = backward_in_parts(self.method, batch, progress, train.accumulate, self.autocast, scale)
+            distributed.average_([p.grad for p in self.method.parameters() if p.grad is not None])
         else:
             with self.autocast:
                 loss, metrics = self.compute(batch, progress)
@@ -162,13 +184,14 @@ class Trainer:
     def _log(self) -> None:
         self._guard(at_once=True)
         names = list(self._window[0])
-        means = torch.stack([torch.stack([w[n].float() for w in self._window]).mean() for n in names]).tolist()
-        values = dict(zip(names, means, strict=True))
+        means = torch.stack([torch.stack([w[n].float() for w in self._window]).mean() for n in names])
+        distributed.average_([means])
+        values = dict(zip(names, means.tolist(), strict=True))
         self._speed = self._window_images / max(time.monotonic() - self._window_started, 1e-9)
         last = (self.step - 1) / self.total_steps
         train = self.config.train
         values["lr"] = rate_at(self.config.optim, train.batch_size, last, train.epochs)
-        values.update(self.method.scheduled(last))
+        values.update(self.method.logged(last))
         epoch = self.step / self.batches.steps_per_epoch
         self.journal.write("step", self.step, epoch, images_per_second=round(self._speed, 1), **values)
         self._shown = {**values, "img/s": self._speed}
@@ -185,6 +208,7 @@ class Trainer:
 
     def _end_epoch(self, epoch: int) -> None:
         self._check_weights()
+        average_running_statistics(self.method)
         every = self.config.probe.every
         if every and (epoch % every == 0 or epoch == self.config.train.epochs):
             self._probe(epoch)
@@ -217,6 +241,7 @@ class Trainer:
         if self._saved_step == self.step:
             return
         self._check_weights()
+        average_running_statistics(self.method)
         self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
         self._saved_step = self.step
         if distributed.is_main():
@@ -255,10 +280,13 @@ class Trainer:
 
     @contextmanager
     def _signals_noticed(self) -> Iterator[None]:
-        """Ctrl-C and SIGTERM end the run at the next step, saved; a second one ends it at once."""
+        """Ctrl-C and SIGTERM end the run at the next step, saved; a second one ends it at once.
+
+        Not with many processes: there torchrun and the cluster's scheduler each pass the same signal on.
+        """
 
         def notice(signum: int, frame: FrameType | None) -> None:
-            if self._signal is not None:
+            if self._signal is not None and distributed.launched() == 1:
                 raise KeyboardInterrupt
             self._signal = signum
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import sys
+from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,13 +13,16 @@ from carl import distributed, files
 from carl.assembly import build_views, gather_facts, load_data
 from carl.config import Config, Layer, differences, merge, resolve
 from carl.data.batches import Batches, check_batch_size
-from carl.data.images import Dataset
-from carl.data.views import PIPELINES
+from carl.data.images import Dataset, PackedImages, Split
+from carl.data.shards import Shards
+from carl.data.streaming import StreamBatches, check_lanes, choose_lanes
+from carl.data.views import PIPELINES, Views
 from carl.errors import UserError, suggestion
-from carl.evaluation.features import extract_features
+from carl.evaluation.features import frozen, map_images
 from carl.methods import DataFacts, Method, find_method
+from carl.models.batch_norm import share_batch_norm
 from carl.optim import rate_at
-from carl.runs import RunDirectory
+from carl.runs import DataRecord, RunDirectory
 from carl.training.checkpoints import load_checkpoint
 from carl.training.console import Console, duration
 from carl.training.gallery import write_gallery
@@ -50,8 +55,10 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
     config = method.completed(config)
-    check_batch_size(config.train.batch_size, len(dataset.pretraining), config.train.drop_last)
+    check_batch_size(config.train.batch_size, dataset.training_images, config.train.drop_last)
     check_processes(config)
+    if dataset.stream is not None:
+        config = with_lanes(config, dataset.stream)
     recipes = build_views(config, dataset).recipes
     if len(recipes) < method.views_needed:
         raise UserError(
@@ -63,16 +70,66 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
 
 def check_processes(config: Config) -> None:
     """What the number of processes that torchrun starts allows; known before they have met."""
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    ranks = distributed.launched()
     if config.train.batch_size % ranks:
         raise UserError(
             f"batch size {config.train.batch_size} does not divide over {ranks} processes; use a multiple of {ranks}"
         )
-    if config.train.accumulate > 1 and ranks > 1:
+
+
+def with_lanes(config: Config, shards: Shards) -> Config:
+    """The configuration with the lanes of its stream, which then stay the same for the whole run."""
+    batch_size, ranks = config.train.batch_size, distributed.launched()
+    if not config.train.drop_last:
+        raise UserError("train.drop_last=false would need the rest of every lane of a stream; leave it at true")
+    if config.data.lanes is not None:
+        check_lanes(config.data.lanes, batch_size, ranks)
+        return config
+    lanes = choose_lanes(batch_size, len(shards), ranks)
+    return config.model_copy(update={"data": config.data.model_copy(update={"lanes": lanes})})
+
+
+def build_batches(config: Config, dataset: Dataset, views: Views, device: torch.device) -> Batches | StreamBatches:
+    """The training batches of this process."""
+    train, data, rank, ranks = config.train, config.data, distributed.rank(), distributed.world_size()
+    if dataset.stream is None:
+        return Batches(
+            dataset.pretraining, views, train.batch_size, train.seed, device, train.drop_last, rank, ranks
+        )  # fmt: skip
+    assert data.lanes is not None
+    return StreamBatches(
+        dataset.stream, views, train.batch_size, train.seed, device, data.lanes, data.buffer, data.max_bad, rank, ranks
+    )
+
+
+def embed_share(
+    function: Callable[[Tensor], Tensor], batches: Batches | StreamBatches, dataset: Dataset, image_size: int
+) -> tuple[Tensor, Tensor]:
+    """Rows and values of this process's share of the training set. Laid end to end, the shares are all of it, once.
+
+    Packed images come in shuffled order, so that no batch holds neighbours of the file; shards are shuffled already.
+    """
+    device, statistics = batches.device, dataset.statistics
+    if isinstance(batches, Batches):
+        rows = np.array_split(batches.order(0), distributed.world_size())[distributed.rank()]
+        found = map_images(function, dataset.pretraining, statistics, image_size, device, rows)
+        return torch.from_numpy(rows.copy()).to(device), found.to(device)
+    packed, numbers, values = dataset.pretraining.images, [], []
+    for part, pixels in batches.whole_images(packed.height, packed.width):
+        values.append(map_images(function, Split(PackedImages(pixels)), statistics, image_size, device))
+        numbers.append(torch.from_numpy(part))
+    if not values:
         raise UserError(
-            f"train.accumulate={config.train.accumulate} works in one process; with {ranks} processes "
-            "each has a part of the batch already: leave it at 1"
+            f"{len(batches.shards)} shards leave a process without any when all images are embedded; "
+            f"use at most {len(batches.shards)} processes"
         )
+    return torch.cat(numbers).to(device), torch.cat(values).to(device)
+
+
+def shares_batch_norm(config: Config, device: torch.device) -> bool:
+    """Whether batch norms see the batch of all processes: by default on GPUs, whose share of it is often small."""
+    chosen = config.train.sync_batch_norm
+    return device.type == "cuda" if chosen is None else chosen
 
 
 def check_resumable(stored: Config, asked: Config) -> None:
@@ -116,21 +173,22 @@ def run_pretraining(
         files.remove_partial_files(run.path)
     ranks = distributed.world_size()
     views = build_views(config, dataset)
-    batches = Batches(
-        dataset.pretraining, views, config.train.batch_size, config.train.seed, device,
-        config.train.drop_last, distributed.rank(), ranks,
-    )  # fmt: skip
+    batches = build_batches(config, dataset, views, device)
     checkpoint = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
     if checkpoint is not None and checkpoint.data_fingerprint != dataset.fingerprint:
         raise UserError(
             f"the images of {config.data.source} have changed since the run began; restore them, or start a new run"
         )
+    distributed.check_agreement("a checkpoint of step", str(checkpoint.step if checkpoint else 0))
+    distributed.check_agreement("images with the fingerprint", dataset.fingerprint)
     journal = Journal(run.metrics_file, config, checkpoint.step if checkpoint else -1, write=main)
     probe = Probe(config, dataset, views, device)
+    if ranks > 1 and shares_batch_norm(config, device):
+        share_batch_norm(method, device)
 
-    def embed_all() -> Tensor:
-        split = dataset.pretraining
-        return extract_features(method.encoder, split, dataset.statistics, facts.image_size, device)
+    def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        with frozen(method):
+            return embed_share(function, batches, dataset, facts.image_size)
 
     trainer = Trainer(config, method, batches, probe, run, journal, console, dataset.fingerprint, embed_all)
     try:
@@ -138,20 +196,43 @@ def run_pretraining(
             trainer.restore(checkpoint)
         if main:
             run.write_config(config)  # more epochs, or other values that may change
+            run.write_data(DataRecord.of(dataset, facts))
         if checkpoint is not None:
             console.say(f"resuming {run.path} at step {trainer.step} of {trainer.total_steps}")
         if extended_from is not None:
             console.say(extension_remark(config, extended_from, trainer.step / batches.steps_per_epoch))
         trainer.train()
         trainer.save()
+        distributed.stop()  # what is left is the main process's
+        if isinstance(batches, StreamBatches) and batches.bad:
+            console.say(f"{len(batches.bad)} images of the stream could not be decoded, others of the batch stood in")
         finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
         if main and config.log.report and not (finished and run.gallery_file.exists()):
             write_gallery(run, config, method, dataset, facts, views, device)
         if main and not finished:
-            journal.write("event", trainer.step, config.train.epochs, event="finished", seconds=trainer.seconds)
+            journal.write(
+                "event",
+                trainer.step,
+                config.train.epochs,
+                event="finished",
+                seconds=trainer.seconds,
+                peak_memory_bytes=peak_memory(device),
+            )
     finally:
         journal.close()
     return trainer
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Most memory that this process has had: of the device for CUDA, else resident in RAM; None where unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
 
 
 def summary(trainer: Trainer) -> list[str]:

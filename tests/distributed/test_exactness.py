@@ -1,0 +1,159 @@
+"""Two processes on halves of a batch learn what one process learns from the whole, whatever the method."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from timm.layers import BatchNormAct2d
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from carl import distributed
+from carl.config import Config, resolve
+from carl.data.batches import Batch, Batches
+from carl.data.images import PackedImages, Split
+from carl.data.views import Views, pipeline
+from carl.methods import METHODS, DataFacts
+from carl.models.batch_norm import average_running_statistics, share_batch_norm
+from carl.training.loop import Trainer
+from tests.distributed import processes
+
+Norm = Literal["none", "shared"]
+
+IMAGES, SIZE, BATCH, STEPS = 40, 16, 8, 20
+FACTS = DataFacts(name="shapes", images=IMAGES, channels=3, image_size=SIZE, classes=4)
+SMALL: dict[str, dict[str, Any]] = {  # every part of every method at work, in all epochs
+    "carl": {"prototypes": 10, "prototype_scale": 1.0},
+    "moco": {"queue": 24, "shuffle_groups": 2},
+    "pcl": {"queue": 24, "shuffle_groups": 2, "clusters": [4, 6], "warmup_epochs": 1, "negative_prototypes": 3},
+    "swav": {"queue": 18, "queue_epoch": 1, "frozen_epochs": 1},
+    "byol": {"momentum": 0.9},
+}
+CASES = [(name, norm) for name in METHODS for norm in ("none", "shared")]
+
+
+def settings(name: str) -> Config:
+    method = METHODS[name]
+    layers = [
+        method.preset(method.default_preset(FACTS), FACTS),
+        {
+            "data": {"source": "shapes", "image_size": SIZE},
+            "model": {"hidden_dim": 16, "output_dim": 8},
+            "method": {"name": name, **SMALL.get(name, {})},
+            "optim": {"name": "sgd", "lr": 0.05, "schedule": "constant"},
+            "train": {"epochs": 4, "batch_size": BATCH},
+        },
+    ]
+    return method.completed(resolve(layers, method.Options))
+
+
+def small_encoder(*_: Any) -> nn.Module:
+    """Few layers, since each batch norm is a message in every step."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, stride=2), BatchNormAct2d(8), nn.Conv2d(8, 12, 3), nn.BatchNorm2d(12), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+
+
+def remove_batch_norm(module: nn.Module) -> None:
+    for name, child in module.named_children():
+        if isinstance(child, _BatchNorm):
+            after = getattr(child, "act", nn.Identity())
+            setattr(module, name, after)
+        else:
+            remove_batch_norm(child)
+
+
+def as_float64(batch: Batch) -> Batch:
+    return Batch([view.double() for view in batch.views], batch.indices, batch.labels)
+
+
+def train(name: str, norm: Norm, accumulate: int = 1) -> dict[str, Any]:
+    """Losses of all steps, gradients of the first, and the state at the end; in float64, so that only errors differ."""
+    torch.manual_seed(0)
+    config = settings(name)
+    config = config.model_copy(update={"train": config.train.model_copy(update={"accumulate": accumulate})})
+    with mock.patch("carl.models.encoders._create", small_encoder):
+        method = METHODS[name](config, FACTS).double()
+    if norm == "none":
+        remove_batch_norm(method)
+    elif distributed.world_size() > 1:
+        share_batch_norm(method, torch.device("cpu"))
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8)
+    split = Split(PackedImages(pixels), labels=np.arange(IMAGES) % 4)
+    views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.2,) * 3, seed=0)
+    rank, ranks = distributed.rank(), distributed.world_size()
+    batches = Batches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
+    whole_images = torch.from_numpy(pixels).permute(0, 3, 1, 2).double() / 255
+
+    def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        average_running_statistics(method)
+        rows = torch.from_numpy(np.array_split(np.arange(IMAGES), ranks)[rank])
+        method.eval()
+        with torch.no_grad():
+            found = function(whole_images[rows])
+        method.train()
+        return rows, found
+
+    unused: Any = None
+    trainer = Trainer(config, method, batches, unused, unused, unused, unused, "", embed_all)
+    losses, gradients = [], {}
+    for epoch in range(STEPS // batches.steps_per_epoch):
+        method.before_epoch(epoch, embed_all)
+        for batch in batches.epoch(epoch):
+            losses.append(float(distributed.mean(trainer._train_step(as_float64(batch))["loss"])))
+            trainer.step += 1
+            if trainer.step == 1:
+                gradients = {key: p.grad.clone() for key, p in method.named_parameters() if p.grad is not None}
+    average_running_statistics(method)
+    return {"losses": losses, "gradients": gradients, "state": method.state_dict()}
+
+
+def train_all(cases: list[tuple[str, Norm, int]], folder: Path) -> None:
+    distributed.start(torch.device("cpu"))
+    for name, norm, accumulate in cases:
+        result = train(name, norm, accumulate)
+        torch.save(result, folder / f"{name}-{norm}-{accumulate}-{distributed.rank()}.pt")
+    distributed.stop()
+
+
+@pytest.fixture(scope="module")
+def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("two")
+    cases = [(name, norm, 1) for name, norm in CASES] + [("carl", "none", 2), ("simclr", "none", 2)]
+    processes.run(2, folder, train_all, cases, folder)
+    return folder
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], tolerance: float) -> None:
+    assert found.keys() == expected.keys()
+    floating = [key for key in expected if expected[key].is_floating_point()]
+    largest = max(expected[key].norm() for key in floating)
+    for key in floating:
+        scale = torch.maximum(expected[key].norm(), 1e-8 * largest)  # a bias before a batch norm has gradient zero
+        assert float((found[key] - expected[key]).norm() / scale) < tolerance, key
+
+
+@pytest.mark.parametrize(("name", "norm"), CASES)
+def test_two_processes_have_the_losses_gradients_and_weights_of_one(by_two: Path, name: str, norm: Norm):
+    whole = train(name, norm)
+    for rank in range(2):
+        part = torch.load(by_two / f"{name}-{norm}-1-{rank}.pt", weights_only=True)
+        assert part["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+        assert_close(part["gradients"], whole["gradients"], 1e-5)
+        assert_close(part["state"], whole["state"], 1e-5)
+    assert np.std(whole["losses"]) > 1e-3  # something was learned, so that there was something to miss
+
+
+@pytest.mark.parametrize("name", ["carl", "simclr"])
+def test_parts_of_the_batch_of_each_process_add_up_to_the_whole(by_two: Path, name: str):
+    whole, part = train(name, "none"), torch.load(by_two / f"{name}-none-2-1.pt", weights_only=True)
+    assert part["losses"] == pytest.approx(whole["losses"], rel=1e-5)
+    assert_close(part["state"], whole["state"], 1e-5)

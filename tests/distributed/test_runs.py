@@ -1,0 +1,266 @@
+"""Whole runs of several processes: what they see, how they stop, fail and go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+
+from carl import distributed
+from carl.data.batches import Batch
+from carl.errors import UserError
+from carl.evaluation import features
+from carl.training import pretrain
+from carl.training.loop import Trainer
+from tests.conftest import SMALL
+from tests.distributed import processes
+
+QUIET = ["--set", "log.report=false", "--set", "probe.every=0", "--set", "log.every=1"]
+Event = Callable[[], None]
+
+
+def watched(arguments: list[str], event: Event | None = None, at_step: int = -1, at_rank: int = 1) -> None:
+    """The command, with a line in seen-RANK.txt for each batch and each embedding; `event` happens after a step."""
+    rank = os.environ["RANK"]
+    plain_step, plain_map = Trainer._train_step, pretrain.map_images
+
+    def note(kind: str, where: int, indices: list[int]) -> None:
+        with open(f"seen-{rank}.txt", "a") as file:
+            file.write(json.dumps([kind, where, indices]) + "\n")
+
+    def step(trainer: Trainer, batch: Batch) -> Any:
+        metrics = plain_step(trainer, batch)
+        note("step", trainer.step, batch.indices.tolist())
+        if event is not None and (trainer.step, rank) == (at_step, str(at_rank)):
+            event()
+        return metrics
+
+    def embed(function: Any, split: Any, statistics: Any, size: int, device: Any, rows: np.ndarray) -> torch.Tensor:
+        note("embed", 0, rows.tolist())
+        return plain_map(function, split, statistics, size, device, rows)
+
+    with mock.patch.object(Trainer, "_train_step", step), mock.patch.object(pretrain, "map_images", embed):
+        processes.command(*arguments)
+
+
+def seen(folder: Path, kind: str = "step") -> dict[int, list[int]]:
+    """Indices that each step saw, of all processes."""
+    found: dict[int, list[int]] = {}
+    for file in folder.glob("seen-*.txt"):
+        for line in file.read_text().splitlines():
+            what, step, indices = json.loads(line)
+            if what == kind:
+                found.setdefault(step, []).extend(indices)
+    return found
+
+
+def assert_none_twice(steps: dict[int, list[int]], per_epoch: int) -> None:
+    for epoch in {step // per_epoch for step in steps}:
+        counts = Counter(i for step, indices in steps.items() if step // per_epoch == epoch for i in indices)
+        assert max(counts.values()) == 1
+
+
+def losses(run: Path) -> dict[int, float]:
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return {r["step"]: r["loss"] for r in lines if r["kind"] == "step"}
+
+
+def stop() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail() -> None:
+    raise UserError("a planned failure; remove it")
+
+
+def test_four_processes_see_no_image_twice_in_training_and_each_once_in_embedding(tmp_path: Path):
+    images = 61  # batches of 16 leave 13 of them out
+    np.save(tmp_path / "odd.npy", np.random.default_rng(0).integers(0, 256, (images, 16, 16, 3), np.uint8))
+    arguments = ["pretrain", str(tmp_path / "odd.npy"), "--method", "pcl", *SMALL[:4], "--epochs", "3", "--out", "run"]
+    arguments += [
+        *QUIET,
+        "--set",
+        "method.warmup_epochs=0",
+        "--set",
+        "method.clusters=[4,6]",
+        "--set",
+        "method.queue=32",
+    ]
+    processes.run(4, tmp_path, watched, arguments)
+    steps = seen(tmp_path)
+    assert sorted(steps) == list(range(9))
+    assert_none_twice(steps, per_epoch=3)
+    assert all(len(indices) == 16 for indices in steps.values())
+    assert Counter(seen(tmp_path, "embed")[0]) == dict.fromkeys(range(images), 3)  # once before each epoch
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
+    """A run of two processes of which one got a signal in the middle of the first epoch."""
+    folder = tmp_path_factory.mktemp("stopped")
+    arguments = ["pretrain", str(small_data), *SMALL, "--epochs", "2", "--out", "run", *QUIET]
+    arguments += ["--set", "train.sync_batch_norm=true"]
+    group = processes.Group(2, folder, watched, arguments, stop, 1)
+    assert group.wait() == [143, 143], group.outputs()
+    assert "all is saved; go on with: carl pretrain --resume run" in group.output(0)
+    assert "Traceback" not in group.outputs()
+    assert not group.output(1)
+    return folder
+
+
+def test_a_signal_to_one_process_stops_all_at_the_same_step(stopped: Path):
+    last = torch.load(stopped / "run" / "checkpoint.pt", weights_only=True)["step"]
+    assert 2 <= last < 6
+    assert sorted(seen(stopped)) == list(range(last))
+    assert all(len(indices) == 16 for indices in seen(stopped).values())
+
+
+def test_one_and_four_processes_go_on_where_two_stopped(stopped: Path, tmp_path: Path):
+    done = max(seen(stopped)) + 1
+    found = {}
+    for ranks in (1, 4):
+        folder = tmp_path / str(ranks)
+        shutil.copytree(stopped, folder)
+        for file in folder.glob("*.txt"):
+            file.unlink()
+        processes.run(ranks, folder, watched, ["pretrain", "--resume", "run"])
+        rest = seen(folder)
+        assert sorted(rest) == list(range(done, 12))
+        assert_none_twice({**seen(stopped), **rest}, per_epoch=6)
+        found[ranks] = (rest, losses(folder / "run"))
+    for step, indices in found[1][0].items():
+        assert sorted(found[4][0][step]) == sorted(indices)
+    assert list(found[1][1]) == list(range(1, 13))
+    assert list(found[1][1].values()) == pytest.approx(list(found[4][1].values()), rel=1e-2)
+
+
+def test_an_error_of_one_process_ends_all_and_is_shown_once(tmp_path: Path, small_data: Path):
+    arguments = ["pretrain", str(small_data), *SMALL, "--epochs", "1", "--out", "run", *QUIET]
+    group = processes.Group(2, tmp_path, watched, arguments, fail, 2)
+    codes = group.wait()
+    assert codes[1] == 2
+    assert codes[0] not in (0, None)
+    assert group.outputs().count("carl: a planned failure; remove it") == 1
+    assert "Traceback" not in group.outputs()
+
+
+def torchrun(folder: Path, *arguments: str | Path, restarts: int = 0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["--max-restarts", str(restarts), "-m", "carl", *map(str, arguments)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def worker(agent: int, rank: int) -> int:
+    """The process that torchrun started as this rank."""
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):  # of one that has just ended
+            if entry.name.isdigit() and f"PPid:\t{agent}\n" in (entry / "status").read_text():
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if f"RANK={rank}".encode() in variables:
+                    return int(entry.name)
+    raise AssertionError(f"no process of rank {rank}")
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the worker in /proc")
+def test_a_killed_worker_is_started_again_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path, small_data: Path):
+    run = tmp_path / "run"
+    arguments = [small_data, *SMALL, "--epochs", "12", "--out", run, *QUIET, "--set", "train.checkpoint_steps=4"]
+    agent = torchrun(tmp_path, "pretrain", *arguments, restarts=1)
+    try:
+        deadline = time.monotonic() + 300
+        while not (run / "checkpoint.pt").exists() or not losses(run):
+            assert agent.poll() is None, agent.communicate()[0]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(worker(agent.pid, rank=1), signal.SIGKILL)
+        output, _ = agent.communicate(timeout=300)
+    finally:
+        agent.terminate()  # which it passes on; killed, it would leave its workers behind
+        agent.wait()
+    assert agent.returncode == 0, output
+    assert "of 72" in output.split("resuming")[1]
+    assert output.count("carl: another process of this run was lost") <= 1
+    assert list(losses(run)) == list(range(1, 73))  # none twice, none missing
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["event"] == "finished"
+
+
+@pytest.mark.slow
+def test_an_error_that_all_processes_meet_is_shown_once(tmp_path: Path, small_data: Path):
+    agent = torchrun(tmp_path, "pretrain", small_data, *SMALL, "--batch-size", "15", "--out", "run")
+    output, _ = agent.communicate(timeout=120)
+    assert agent.returncode != 0
+    assert output.count("carl: batch size 15 does not divide over 2 processes; use a multiple of 2") == 1
+    assert not (tmp_path / "run").exists()
+
+
+def evaluate_watched(arguments: list[str]) -> None:
+    """`carl eval`, with a line in embedded-RANK.txt for each image that this process reads."""
+    plain = features.map_images
+
+    def note(function: Any, split: Any, statistics: Any, size: int, device: Any, rows: Any, **named: Any) -> Any:
+        with open(f"embedded-{os.environ['RANK']}.txt", "a") as file:
+            file.writelines(f"{len(split)} {row}\n" for row in rows)
+        return plain(function, split, statistics, size, device, rows, **named)
+
+    with mock.patch.object(features, "map_images", note):
+        processes.command(*arguments)
+
+
+@pytest.mark.parametrize("protocol", ["knn", "cluster"])
+def test_an_evaluation_by_two_processes_reads_each_image_once_and_finds_what_one_finds(
+    tmp_path: Path, small_data: Path, protocol: str
+):
+    arguments = ["eval", "random", "--data", str(small_data), "--backbone", "test_resnet", "--protocol", protocol]
+    found = {}
+    for ranks in (1, 2):
+        folder = tmp_path / str(ranks)
+        processes.run(ranks, folder, evaluate_watched, [*arguments, "--out", "results"])
+        (file,) = (folder / "results").glob("*.json")
+        found[ranks] = json.loads(file.read_text())["accuracy"]
+        lines = [line for path in folder.glob("embedded-*.txt") for line in path.read_text().splitlines()]
+        times = set(Counter(lines).values())
+        assert len(set(lines)) == 96 + 32
+        assert len(times) == 1  # each as often as any other: once for each encoder
+    assert found[1] == found[2]
+    assert (tmp_path / "2" / "output-0.txt").read_text()
+    assert not (tmp_path / "2" / "output-1.txt").read_text()
+
+
+def compare_texts() -> None:
+    distributed.start(torch.device("cpu"))
+    distributed.check_agreement("the number", "1")
+    values = torch.tensor([1.0, float(distributed.rank())]), torch.tensor([[3.0]], dtype=torch.float64)
+    distributed.average_(values)
+    assert values[0].tolist() == [1.0, 0.5]
+    with distributed.apart():
+        assert distributed.world_size() == 1
+        with distributed.apart(False):
+            assert distributed.world_size() == 2
+    with pytest.raises(UserError, match="process 0 has the number 0 and process 1 has 1; all machines"):
+        distributed.check_agreement("the number", str(distributed.rank()))
+    distributed.stop()
+
+
+def test_processes_that_see_different_files_notice(tmp_path: Path):
+    processes.run(2, tmp_path, compare_texts)
