@@ -101,7 +101,7 @@ def test_the_gallery_can_be_read_without_pickle_and_fits_together(whole: Path):
     with np.load(whole / "gallery.npz", allow_pickle=False) as gallery:
         count = len(gallery["rows"])
         assert count == 96
-        for name in ("embeddings", "positions", "neighbours", "random_neighbours", "thumbnails", "prototype"):
+        for name in ("embeddings", "positions", "neighbours", "random_neighbours", "thumbnails", "group", "confidence"):
             assert len(gallery[name]) == count, name
         assert (gallery["neighbours"] != np.arange(count)[:, None]).all()
 

@@ -79,7 +79,11 @@ def _row_of(query: str, rows: dict[str, int], index: EmbeddingFile) -> int | Non
         if name in rows:
             return rows[name]
     if not path.is_file():
-        raise UserError(f"query {query!r} is neither a file nor the name of one of the images; give an image file")
+        example = next(iter(rows), "")
+        raise UserError(
+            f"query {query!r} is neither a file nor the name of one of the images; give an image file, or a name such "
+            f"as {example!r}"
+        )
     return None
 
 
