@@ -106,7 +106,7 @@ def finetuning(encoder: nn.Module, method: Method | None, material: Material, re
     fraction = 1.0 if request.fraction is None else request.fraction
     found = finetune(encoder, material, finetune_recipe(request), fraction, seed)
     rows: Any = "all" if request.fraction is None else found.rows.tolist()
-    return _classified(found.accuracy.as_json(), before=round(found.before, 2), labels=len(found.rows), rows=rows)
+    return _classified(found.accuracy.as_json(), labels=len(found.rows), rows=rows)
 
 
 def clustering(encoder: nn.Module, method: Method | None, material: Material, request: Request, seed: int) -> Outcome:
