@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: install demo test test-slow check clean
+.PHONY: install demo docs test test-slow test-oldest soak check clean
 
 install: $(VENV)/.installed
 
@@ -27,6 +27,15 @@ demo: install
 	@echo "The run is in runs/demo. Look at runs/demo/report.html in a browser;"
 	@echo "the encoder is runs/demo/encoder.safetensors. Your own images: $(BIN)/carl pretrain FOLDER"
 
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -e '.[docs]'
+	touch $@
+
+# The documentation site, in site/. A warning is an error.
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The documentation is in site/; open site/index.html in a browser."
+
 check: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -37,6 +46,15 @@ test: check
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
+
+# Over an hour of kills and damaged files; the figures go to results/reliability.md. atheris is not for every system.
+soak: $(VENV)/.installed-dev
+	-$(BIN)/python -m pip install --quiet 'atheris>=3.0'
+	$(BIN)/python -m tests.reliability.soak
+
+# The oldest versions that pyproject.toml allows, in an environment of their own (gigabytes: torch again).
+test-oldest:
+	sh tests/oldest.sh $(PYTHON)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -117,7 +117,7 @@ class OptimConfig(Section):
 
 
 class TrainConfig(Section):
-    epochs: int = Field(200, ge=1, description="Passes over the data (paper, appendix A).")
+    epochs: int = Field(200, ge=1, le=10**9, description="Passes over the data (paper, appendix A).")
     batch_size: int = Field(256, ge=2, description="Images a step, over all processes (paper, appendix A).")
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder; the loss still sees all of it."
@@ -248,8 +248,9 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not equals or not dot or not key:
             raise UserError(f"--set {assignment!r} is not section.key=value; for example --set train.epochs=20")
         try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
+            read = tomllib.loads(f"value = {text}")
+            value = read["value"] if len(read) == 1 else text  # several lines are no value
+        except (ValueError, RecursionError):
             value = text
         layer.setdefault(section, {})[key] = value
     return layer
@@ -260,7 +261,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # bad syntax, other encodings, numbers and nesting beyond reason
         raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
 
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+PARTIAL = ".partial"  # ends the names of what is not whole yet
+# Characters that a file name must not hold on Windows, and names that it keeps for devices.
+_NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
+_DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
 
 @contextmanager
@@ -16,19 +23,24 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that takes the name `path` only once all of it is on the disk.
 
     It is written beside its target, flushed to the disk and renamed; after a crash either the old or the new
-    content is there, never a part.
+    content is there, never a part. What the system refuses (a full disk, a folder that is read-only) is an OSError
+    that names `path`.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".partial", dir=path.parent)
+    name = None
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
         os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name is not None:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and (error.filename is None or str(error.filename).endswith(PARTIAL)):
+            error.filename, error.filename2 = str(path), None
         raise
 
 
@@ -47,7 +59,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:
             record = json.loads(line)
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             records.append(record)
@@ -56,8 +68,64 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 def remove_partial_files(folder: Path) -> None:
     """Delete what a killed process left half-written."""
-    for path in folder.rglob(".*.partial"):
-        path.unlink(missing_ok=True)
+    for path in folder.rglob(f".*{PARTIAL}"):
+        if not path.is_dir():
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def only_holder(path: Path) -> Iterator[bool]:
+    """Whether this process alone holds the lock file `path`, for as long as the context lasts.
+
+    The system lets go of a lock when its holder ends, however it ends: what a killed process leaves behind is in no
+    one's way. On disks that cannot lock files everyone is let in.
+    """
+    with open(path, "a+b") as file:
+        held = _lock(file)
+        try:
+            yield held
+        finally:
+            if held:
+                _unlock(file)
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock(file: IO[bytes]) -> bool:
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
+
+else:
+    import fcntl
+
+    def _lock(file: IO[bytes]) -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a network disk without locks
+            return True
+        return True
+
+    def _unlock(file: IO[bytes]) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_UN)
+        except OSError:  # as above
+            return
+
+
+def portable_name(text: str) -> str:
+    """`text` as a file name that every system allows: what Windows forbids becomes an underscore."""
+    name = _NOT_IN_NAMES.sub("_", text).rstrip(". ")
+    name = name.encode("utf-8", "backslashreplace").decode().replace("\\", "_")
+    return f"_{name}" if not name or _DEVICES.fullmatch(name) else name
 
 
 def _umask() -> int:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -57,6 +60,14 @@ class DataRecord:
             fingerprint=dataset.fingerprint,
         )
 
+    def check(self) -> None:
+        """Raise a ValueError for what no data set can have."""
+        sides = (self.images, self.channels, self.height, self.width, self.image_size)
+        if min(sides) < 1 or not len(self.mean) == len(self.std) == self.channels:
+            raise ValueError("sizes, or numbers of channels, that do not go together")
+        if not all(map(math.isfinite, (*self.mean, *self.std))) or min(self.std) <= 0:
+            raise ValueError(f"mean {self.mean} and std {self.std}")
+
     @property
     def facts(self) -> DataFacts:
         return DataFacts(self.name, self.images, self.channels, self.image_size, len(self.class_names))
@@ -80,6 +91,7 @@ class RunDirectory:
         self.checkpoint_file = path / "checkpoint.pt"
         self.gallery_file = path / "gallery.npz"
         self.results = path / "results"
+        self.lock_file = path / ".lock"
 
     @classmethod
     def create(cls, path: Path, config: Config, device: torch.device, command: list[str]) -> RunDirectory:
@@ -88,31 +100,58 @@ class RunDirectory:
         run = cls(path)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            with run.locked():
+                cls.check_free(path)  # another may have been faster
+                files.write_json(run.environment_file, environment(command, device, config.train.seed))
+                files.write_text(run.config_file, to_toml(config))  # last: with it the directory is a run
         except OSError as error:
             raise UserError(f"cannot make run directory {path}: {error.strerror}; choose another --out") from None
-        files.write_json(run.environment_file, environment(command, device, config.train.seed))
-        files.write_text(run.config_file, to_toml(config))  # last: with it the directory is a run
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
         if not (path / "config.toml").is_file():
-            what = "is not a run directory (it has no config.toml)" if path.is_dir() else "does not exist"
+            what = "is not a run directory (it has no config.toml)" if path.exists() else "does not exist"
             raise UserError(f"{path} {what}; give the directory that `carl pretrain` printed")
         return cls(path)
 
     @staticmethod
     def check_free(path: Path) -> None:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        """Refuse a place that holds anything but what a process left that was killed while it made the directory."""
+        if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
             raise UserError(
                 f"run directory {path} exists; choose another --out, or go on with `carl pretrain --resume {path}`"
             )
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For this process alone; the lock of a process that ended, however it ended, is in no one's way."""
+        with files.only_holder(self.lock_file) as held:
+            if not held:
+                raise UserError(
+                    f"run directory {self.path} is in use by another process; wait until that has ended, or choose "
+                    "another --out"
+                )
+            yield
+
+    def check_format(self) -> None:
+        """Refuse a directory that a later version of carl has written; those before wrote no other format."""
+        found = read_environment(self.environment_file).get("format", FORMAT)
+        if found != FORMAT:
+            raise UserError(
+                f"{self.path} has format {found!r} and this version of carl reads format {FORMAT}; use the version "
+                f"that wrote it ({self.environment_file.name} names it)"
+            )
+
     def read_config(self) -> Config:
+        self.check_format()
         layer = read_toml(self.config_file)
         method = layer.get("method")
         name = str(method.get("name", "carl")) if isinstance(method, dict) else "carl"
-        return resolve([layer], find_method(name).Options)
+        try:
+            return resolve([layer], find_method(name).Options)
+        except UserError as error:
+            raise UserError(f"{self.config_file}: {error}") from None
 
     def write_config(self, config: Config) -> None:
         files.write_text(self.config_file, to_toml(config))
@@ -125,13 +164,14 @@ class RunDirectory:
         if not self.data_file.is_file():
             return None
         try:
-            values = json.loads(self.data_file.read_text(encoding="utf-8"))
-            arguments: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
-            return DataRecord(**arguments)
-        except (ValueError, TypeError, AttributeError) as error:
+            record = TypeAdapter(DataRecord).validate_json(self.data_file.read_bytes())
+            record.check()
+        except (ValueError, RecursionError) as error:
+            reason = " ".join(str(error).split()[:20])
             raise UserError(
-                f"{self.data_file} is damaged ({error}); delete it, and it is made again from the data"
+                f"{self.data_file} is damaged ({reason}); delete it, and it is made again from the data"
             ) from None
+        return record
 
     def save_weights(self, encoder: nn.Module, head: nn.Module) -> None:
         write_weights(self.encoder_file, encoder)
@@ -163,6 +203,33 @@ def read_weights_into(path: Path, module: nn.Module) -> None:
     except Exception as error:  # a damaged file and a foreign one differ only in their message
         reason = " ".join(str(error).split()[:30]) or "unreadable"
         raise UserError(f"{path} does not fit this run: {reason}; restore the file or train again") from None
+    check_finite(path, module)
+
+
+def check_finite(path: Path, module: nn.Module) -> None:
+    """Weights that are not finite give no features, whatever reads them."""
+    bad = next((key for key, value in module.state_dict().items() if not bool(value.isfinite().all())), None)
+    if bad is not None:
+        raise UserError(f"{path} holds values that are not finite (in {bad}); restore the file or train again")
+
+
+def read_environment(path: Path) -> dict[str, Any]:
+    """What environment.json holds; {} where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is damaged ({error}); delete or restore it") from None
+    return found if isinstance(found, dict) else {}
+
+
+def _is_left_over(path: Path) -> bool:
+    """Whether a file is of those that are there before config.toml makes a directory a run."""
+    if path.name == "environment.json":
+        return "format" in read_environment(path)
+    # job.json: what `carl compare` and `carl reproduce` write of a run that could not start.
+    return path.name in (".lock", "job.json") or (path.name.startswith(".") and path.name.endswith(files.PARTIAL))
 
 
 def environment(command: list[str], device: torch.device, seed: int) -> dict[str, Any]:

@@ -1,0 +1,378 @@
+"""Files made to do harm: nothing in them is run, nothing is written outside of the target, memory stays bounded."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import pickle
+import struct
+import sys
+import tarfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import EpsImagePlugin
+from safetensors.torch import load_file
+
+from carl.data.decode import DecodeError, decode, strict_decoding
+from carl.data.download import Archive, unpacked
+from carl.data.pickles import load_pickle
+from carl.data.tiff import read_bands
+from carl.errors import UserError
+from carl.inference.trained import load_trained
+from carl.models.encoders import read_weights
+from carl.training.checkpoints import load_checkpoint
+from tests.reliability.conftest import assert_refused, call, listed
+from tests.reliability.world import copy_run, encoded, npy_header, png_header
+
+MEGABYTE = 2**20
+BOUND = 200 * MEGABYTE  # of memory that a hostile file of some kilobytes may take
+
+
+class Evil:
+    """Makes a folder when it is unpickled by a reader that trusts its file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.target),)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Iterator[Path]:
+    """What the hostile file would make; it must not be there in the end."""
+    yield tmp_path / "made-by-the-file"
+    assert not (tmp_path / "made-by-the-file").exists()
+
+
+@contextmanager
+def bounded() -> Iterator[None]:
+    """Fails if the process has grown beyond BOUND inside, at its largest."""
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)
+    before = _status("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the largest size so far becomes the present one
+    yield
+    grown = _status("VmHWM") - before
+    assert grown < BOUND, f"{grown / MEGABYTE:.0f} MB"
+
+
+def _status(name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(name)
+
+
+# Things that would run
+
+
+@pytest.mark.parametrize("kind", ["torch", "pickle", "legacy"])
+def test_a_checkpoint_or_weights_file_runs_nothing(
+    run: Path, small_data: Path, tmp_path: Path, target: Path, kind: str
+):
+    content = {"format": 1, "method": Evil(target), "step": 3}
+    file = tmp_path / "weights.pth"
+    if kind == "pickle":
+        file.write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, file, _use_new_zipfile_serialization=kind == "torch")
+    with pytest.raises(UserError, match="not a checkpoint of ours"):
+        load_checkpoint(file)
+    with pytest.raises(UserError, match="holds no weights"):
+        read_weights(file)
+    copy = copy_run(run, tmp_path / "run")
+    (copy / "checkpoint.pt").unlink()
+    (copy / "checkpoint.pt").write_bytes(file.read_bytes())
+    assert_refused(call(tmp_path, "pretrain", "--resume", "run"), ["checkpoint.pt"])
+    assert_refused(call(tmp_path, "eval", "weights.pth", "--data", small_data), ["weights.pth"])
+    done = call(tmp_path, "pretrain", small_data, "--init", "weights.pth", "--batch-size", "8")
+    assert_refused(done, ["weights.pth", "no weights"])
+
+
+def test_arrays_of_objects_run_nothing(tmp_path: Path, target: Path):
+    objects = np.array([Evil(target)], object)
+    np.save(tmp_path / "a.npy", objects, allow_pickle=True)
+    np.savez(tmp_path / "b.npz", images=objects)
+    np.savez(tmp_path / "c.npz", images=np.zeros((4, 8, 8, 3), np.uint8), labels=objects, class_names=objects)
+    for name in ("a.npy", "b.npz", "c.npz"):
+        assert_refused(call(tmp_path, "data", "prepare", name), [name])
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_pickled_batches_of_official_data_sets_run_nothing(tmp_path: Path, target: Path, protocol: int):
+    cifar, imagenet = tmp_path / "cifar", tmp_path / "imagenet"
+    cifar.mkdir()
+    imagenet.mkdir()
+    good = pickle.dumps({"data": np.zeros((2, 3072), np.uint8), "labels": [0, 1]}, 2)
+    for name in ("data_batch_1", "test_batch"):
+        (cifar / name).write_bytes(good)
+    (cifar / "batches.meta").write_bytes(pickle.dumps({"label_names": ["a", "b"]}, 2))
+    evil = pickle.dumps({"data": Evil(target), "labels": [Evil(target)]}, protocol)
+    for name in ("data_batch_1", "batches.meta"):
+        kept = (cifar / name).read_bytes()
+        (cifar / name).write_bytes(evil)
+        assert_refused(call(tmp_path, "data", "prepare", "cifar"), [name, "not loaded"])
+        (cifar / name).write_bytes(kept)
+    (imagenet / "train_data_batch_1").write_bytes(evil)
+    assert_refused(call(tmp_path, "data", "prepare", "imagenet"), ["train_data_batch_1", "not loaded"])
+
+
+def test_a_pickle_cannot_change_the_functions_that_read_it(tmp_path: Path):
+    """BUILD sets attributes: here the default encoding of the only codec that is allowed."""
+    path = tmp_path / "x.pkl"
+    path.write_bytes(b"\x80\x02c_codecs\nencode\nN}X\x0c\x00\x00\x00__defaults__X\x04\x00\x00\x00utf7\x85s\x86b.")
+    with pytest.raises(UserError, match="asks for a change of a function"):
+        load_pickle(path)
+
+
+def test_postscript_named_jpg_is_not_given_to_an_interpreter(monkeypatch: pytest.MonkeyPatch, target: Path):
+    def ghostscript(*arguments: Any, **options: Any) -> Any:
+        target.mkdir()
+        raise AssertionError("PostScript was run")
+
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", ghostscript)
+    with pytest.raises(DecodeError, match="not an image in a known format"), strict_decoding():
+        decode(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n%%EOF\n", (8, 8))
+
+
+def test_weights_with_a_stated_size_beyond_reason_take_no_memory(tmp_path: Path):
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(16))
+    (tmp_path / "b.safetensors").write_bytes(struct.pack("<Q", 2**62) + b"{}")
+    with bounded():
+        for name in ("a", "b"):
+            with pytest.raises(UserError, match="holds no weights"):
+                read_weights(tmp_path / f"{name}.safetensors")
+
+
+# Names that lead outside
+
+HOSTILE_NAMES = ["../evil", "/tmp/carl-evil", "x/../../evil", "..\\evil", "C:\\evil", "\\\\server\\evil"]
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_an_archive_cannot_write_outside_of_its_folder(tmp_path: Path, name: str):
+    root = tmp_path / "in" / "root"
+    root.mkdir(parents=True)
+    path = root / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        for member in ("data/good.txt", name):
+            info = tarfile.TarInfo(member)
+            info.size = 4
+            archive.addfile(info, io.BytesIO(b"evil"))
+    before = listed(tmp_path)
+    with pytest.raises(UserError, match="points outside"):
+        unpacked(_archive(path, "data"), root, lambda what, done, total: None)
+    assert set(listed(tmp_path)) == set(before)
+    assert not Path("/tmp/carl-evil").exists()
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE])
+def test_an_archive_with_links_or_devices_is_refused(tmp_path: Path, kind: bytes):
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as archive:
+        link = tarfile.TarInfo("data/link")
+        link.type, link.linkname = kind, ".."
+        archive.addfile(link)
+        through = tarfile.TarInfo("data/link/evil")
+        through.size = 4
+        archive.addfile(through, io.BytesIO(b"evil"))
+    with pytest.raises(UserError, match="link or a device"):
+        unpacked(_archive(path, "data"), tmp_path, lambda what, done, total: None)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.tar"]
+
+
+def _archive(path: Path, folder: str) -> Archive:
+    import hashlib
+
+    return Archive(path.as_uri(), hashlib.md5(path.read_bytes()).hexdigest(), folder)
+
+
+@pytest.mark.parametrize("name", HOSTILE_NAMES)
+def test_a_shard_with_hostile_names_is_read_without_using_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number in range(4):
+            content = encoded()
+            info = tarfile.TarInfo(f"{name}-{number}.png")
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    before = set(listed(tmp_path))
+    from carl.data.streaming import open_stream
+
+    dataset = open_stream(str(tmp_path / "a.tar"), 16)
+    assert len(dataset.train) == 4
+    assert {path for path in listed(tmp_path) if not path.startswith("cache")} == before
+
+
+# Bombs
+
+
+ZEROS = 16 * MEGABYTE
+
+
+def zeros(count: int, head: bytes = b"", window: int = -15) -> bytes:
+    """`head` and `count` times ZEROS zeros, deflated: a piece that ends in a full flush can stand many times."""
+    maker = zlib.compressobj(9, zlib.DEFLATED, window)
+    first = maker.compress(head) + maker.flush(zlib.Z_FULL_FLUSH)
+    piece = maker.compress(bytes(ZEROS)) + maker.flush(zlib.Z_FULL_FLUSH)
+    return first + piece * count + maker.flush()
+
+
+def tiff_bomb(width: int, height: int, bands: int, tile: tuple[int, int] | None = None, count: int = 1) -> bytes:
+    """A TIFF of many bands whose one block inflates to a gigabyte of zeros."""
+    block = zeros(64, window=15)
+    tags = {256: width, 257: height, 258: 8, 259: 8, 277: bands, 284: 1}
+    tags |= {278: height, 279: len(block)} if tile is None else {322: tile[0], 323: tile[1], 325: len(block)}
+    offsets = 273 if tile is None else 324
+    tags[offsets] = 8
+    fields = [
+        struct.pack("<HHII", tag, 4, count if tag == offsets else 1, value) for tag, value in sorted(tags.items())
+    ]
+    directory = struct.pack("<H", len(tags)) + b"".join(fields) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + len(block)) + block + directory
+
+
+def test_image_bombs_take_no_memory():
+    bombs = [
+        png_header(60_000, 60_000),
+        png_header(2**31 - 1, 2**31 - 1),
+        tiff_bomb(60_000, 60_000, 5),
+        tiff_bomb(100, 100, 5, tile=(2**30, 2**30)),
+        tiff_bomb(100, 100, 5, count=2**31),
+    ]
+    with bounded(), strict_decoding():
+        for bomb in bombs:
+            with pytest.raises(DecodeError):
+                decode(bomb, (8, 8))
+    small = tiff_bomb(1000, 1000, 5)
+    with bounded():
+        assert read_bands(small).shape == (1000, 1000, 5)  # what it states is all that is inflated
+
+
+def zip_of(**members: tuple[bytes, int]) -> bytes:
+    """A zip file of members that are given deflated, with the size that they inflate to."""
+    body, directory = b"", b""
+    for name, (deflated, size) in members.items():
+        fields = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 0, 0, len(deflated), size, len(name) + 4, 0)
+        rest = struct.pack("<HHHII", 0, 0, 0, 0, len(body))
+        directory += b"PK\x01\x02" + struct.pack("<H", 20) + fields + rest + f"{name}.npy".encode()
+        body += b"PK\x03\x04" + fields + f"{name}.npy".encode() + deflated
+    end = struct.pack("<HHHHIIH", 0, 0, len(members), len(members), len(directory), len(body), 0)
+    return body + directory + b"PK\x05\x06" + end
+
+
+def test_array_bombs_take_no_memory(tmp_path: Path):
+    size = 80 * ZEROS
+
+    def member(shape: tuple[int, ...], kind: str = "|u1") -> tuple[bytes, int]:
+        head = npy_header(shape, kind)
+        return zeros(80, head), len(head) + size
+
+    images = member((4, 8, 8, 3))
+    bombs = {
+        "image.npz": zip_of(images=member((1, size // 3, 1, 3))),
+        "objects.npz": zip_of(images=member((4, 8, 8, 3), "|O")),
+        "labels.npz": zip_of(images=images, labels=member((size // 8,), "<i8")),
+        "claims.npy": npy_header((2**50, 8, 8, 3)) + bytes(1000),
+    }
+    for name, content in bombs.items():
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "names.npz").write_bytes(zip_of(images=images, class_names=member((1,), f"<U{size // 4}")))
+    with bounded():
+        for name in bombs:
+            assert_refused(call(tmp_path, "data", "prepare", name), [name])
+        call(tmp_path, "data", "prepare", "names.npz")  # the images are fine; the names are not read
+
+
+def test_pickle_bombs_take_no_memory(tmp_path: Path):
+    shared: list[Any] = []
+    for _ in range(60):
+        shared = [shared, shared]
+    bombs = {
+        "shared": pickle.dumps(shared, 4),
+        "memo": b"\x80\x02]r\xff\xff\xff\x7f.",
+        "memo-text": b"(lp2000000000\n.",
+        "bytes": b"\x80\x04\x8e" + struct.pack("<Q", 2**40) + b"x.",
+        "frame": b"\x80\x04\x95" + struct.pack("<Q", 2**40) + b"x.",
+        "shape": pickle.dumps({"data": np.zeros((2, 3), np.uint8)}, 2).replace(b"K\x02K\x03", b"K\xffK\xff"),
+        "deep": b"\x80\x02" + b"]" * 100_000 + b"a" * 99_999 + b".",
+    }
+    with bounded():
+        for name, content in bombs.items():
+            path = tmp_path / f"{name}.pkl"
+            path.write_bytes(content)
+            if name == "shared":
+                load_pickle(path)
+                continue
+            with pytest.raises(UserError):
+                load_pickle(path)
+
+
+def test_a_parquet_bomb_takes_no_memory(tmp_path: Path):
+    table = pa.table({"image": pa.array([bytes(300 * MEGABYTE)], pa.binary())})
+    pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False, write_statistics=False)
+    del table
+    assert (tmp_path / "a.parquet").stat().st_size < MEGABYTE
+    with bounded():
+        assert_refused(call(tmp_path, "data", "prepare", "a.parquet"), ["a.parquet", "smaller"])
+
+
+def test_a_tar_that_states_sizes_beyond_reason_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
+    for name, kind in {"image": b"0", "pax": b"x", "long": b"L"}.items():
+        info = tarfile.TarInfo("a.png")
+        info.type, info.size = kind, 2**40
+        (tmp_path / f"{name}.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + bytes(2000))
+    with bounded():
+        for name in ("image", "pax", "long"):
+            done = call(tmp_path, "pretrain", f"{name}.tar", "--backbone", "test_resnet", "--batch-size", "2")
+            assert_refused(done, [f"{name}.tar"])
+
+
+# Words that would be markup
+
+
+def test_labels_and_names_with_markup_stay_text(tmp_path: Path):
+    words = "<script>alert(1)", "[red]b[bold]"
+    for number in range(24):
+        folder = tmp_path / "photos" / ("train", "test")[number % 2] / words[number // 12]
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"<img src=x onerror=alert({number})>.png").write_bytes(encoded(height=16, width=16))
+    arguments = ["--backbone", "test_resnet", "--epochs", "1", "--batch-size", "4", "--prototypes", "4"]
+    done = call(tmp_path, "pretrain", "photos", *arguments, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<script>alert" not in page
+    assert "<img src=x" not in page
+    query = next((tmp_path / "photos" / "train").rglob("*.png"))
+    done = call(tmp_path, "search", "run", "photos/train", query, "-o", "sheet.html")
+    assert done.returncode == 0, done.stderr
+    assert "<img src=x" not in (tmp_path / "sheet.html").read_text()
+    done = call(tmp_path, "data", "info", "photos", "--sheet", "sheet.png")
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_good_run_still_loads(run: Path):
+    """The readers that refuse all of the above read what they should."""
+    assert load_trained(run).method is not None
+    assert load_file(run / "encoder.safetensors").keys() == read_weights(run / "encoder.safetensors").keys()
+    with np.load(run / "gallery.npz", allow_pickle=False) as gallery:
+        assert len(gallery["rows"]) == 96

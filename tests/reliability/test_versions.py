@@ -1,0 +1,127 @@
+"""Files say which format they are of: version 1 is read for ever, others are refused with the remedy or made anew."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from carl.data import open_dataset, store
+from carl.data.listing import EncodedImage, EncodedSplit, Listing
+from carl.runs import FORMAT, RunDirectory
+from carl.training.checkpoints import load_checkpoint
+from tests.reliability.conftest import assert_refused, call
+from tests.reliability.make_fixtures import ARCHIVE, DATA
+from tests.reliability.world import copy_run, encoded
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    """What version 1 wrote: run/, data.npz and store/."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace(DATA, str(tmp_path)))
+    return tmp_path
+
+
+def test_the_fixtures_are_small():
+    assert ARCHIVE.stat().st_size < 300_000
+
+
+def test_a_run_of_version_1_is_evaluated_embedded_reported_and_resumed(first: Path):
+    assert json.loads((first / "run" / "environment.json").read_text())["format"] == 1
+    for command in (
+        ["eval", "run"],
+        ["embed", "run", "data.npz", "-o", "made.parquet"],
+        ["report", "run"],
+        ["export", "run", "--to", "safetensors", "-o", "made.safetensors"],
+        ["pretrain", "--resume", "run", "--epochs", "2"],
+    ):
+        done = call(first, *command)
+        assert done.returncode == 0, (command, done.stderr)
+    assert load_checkpoint(first / "run" / "checkpoint.pt").step == 6
+    assert pq.read_table(first / "made.parquet").num_rows == 20
+
+
+def test_a_packed_store_of_version_1_is_read(first: Path):
+    assert json.loads((first / "store" / "meta.json").read_text())["format"] == 1
+
+    def nothing() -> Iterator[EncodedImage]:
+        raise AssertionError("the images were read again")
+
+    listing = Listing(name="photos", key="x", splits={"train": EncodedSplit(13, True, nothing)})
+    found = store.load(first / "store", listing)
+    assert found is not None
+    dataset, bad_files = found
+    assert bad_files == 1
+    assert dataset.train.images.pixels.shape == (12, 16, 16, 3)
+    assert dataset.train.names is not None
+    assert dataset.train.names[0] == "a/0.png"
+    assert dataset.class_names == ("a", "b")
+    assert "1 of 13 files" in dataset.notes[0]
+    with np.load(first / "data.npz") as arrays:
+        np.testing.assert_array_equal(dataset.train.images.pixels[0], arrays["x_train"][0])
+
+
+@pytest.mark.parametrize("found", [0, 2, "one", None])
+def test_a_run_of_another_format_is_refused_with_the_remedy_by_every_command(first: Path, found: object):
+    file = first / "run" / "environment.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "format": found}))
+    for command in (
+        ["eval", "run"],
+        ["embed", "run", "data.npz"],
+        ["report", "run"],
+        ["export", "run", "--to", "safetensors"],
+        ["pretrain", "--resume", "run"],
+    ):
+        done = call(first, *command)
+        assert_refused(done, [f"format {found!r}", f"reads format {FORMAT}", "use the version that wrote it"])
+
+
+def test_a_run_without_environment_json_is_of_version_1(first: Path):
+    (first / "run" / "environment.json").unlink()
+    RunDirectory.open(first / "run").check_format()
+
+
+@pytest.mark.parametrize("found", [0, 2])
+def test_a_checkpoint_of_another_format_is_refused_with_the_remedy(run: Path, tmp_path: Path, found: int):
+    copy = copy_run(run, tmp_path / "run")
+    state = torch.load(copy / "checkpoint.pt", weights_only=True)
+    assert state["format"] == 1
+    (copy / "checkpoint.pt").unlink()
+    torch.save({**state, "format": found}, copy / "checkpoint.pt")
+    done = call(tmp_path, "pretrain", "--resume", "run")
+    assert_refused(done, [f"format {found}, not {FORMAT}", "resume with the version of carl that wrote it"])
+
+
+def test_a_packed_store_of_another_format_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "photos").mkdir()
+    for number in range(3):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(encoded())
+    first = open_dataset(tmp_path / "photos")
+    (entry,) = (tmp_path / "cache" / "packed").iterdir()
+    meta = json.loads((entry / "meta.json").read_text())
+    for found in (0, 2):
+        (entry / "meta.json").write_text(json.dumps({**meta, "format": found}))
+        assert open_dataset(tmp_path / "photos").fingerprint == first.fingerprint
+        assert json.loads((entry / "meta.json").read_text()) == meta
+
+
+def test_embeddings_of_another_format_are_refused_with_the_remedy(run: Path, tmp_path: Path, small_data: Path):
+    done = call(tmp_path, "embed", run, small_data, "-o", "a.parquet")
+    assert done.returncode == 0, done.stderr
+    table = pq.read_table(tmp_path / "a.parquet")
+    about = json.loads(table.schema.metadata[b"carl"])
+    assert about["version"] == 1
+    changed = {b"carl": json.dumps({**about, "version": 2}).encode()}
+    pq.write_table(table.replace_schema_metadata(changed), tmp_path / "a.parquet")
+    done = call(tmp_path, "curate", run, "a.parquet", "--keep", "3")
+    assert_refused(done, ["a.parquet has format 2", "carl embed"])
