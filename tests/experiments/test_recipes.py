@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pytest
 
 from carl.errors import UserError
-from carl.experiments.outputs import paper_numbers
-from carl.experiments.recipes import METHODS, RECIPES, distinct_jobs, find_plans
-from carl.experiments.reproduce import described, resolved
+from carl.experiments.cells import paper_numbers
+from carl.experiments.jobs import Measure
+from carl.experiments.listing import listed, resolved
+from carl.experiments.recipes import COSTS, METHODS, RECIPES, distinct_jobs, find_plans, joined
 from carl.experiments.scales import CPU, PAPER, SCALES, SMOKE
 
 
@@ -27,12 +30,12 @@ def test_every_cell_names_runs_and_measures_that_exist(name, scale):
     (plan,) = find_plans(name, scale)
     jobs = {job.name: {measure.key for measure in job.measures} for job in plan.jobs}
     for cell in plan.cells:
-        assert cell.jobs
+        assert cell.jobs or scale is not PAPER
         for job in cell.jobs:
-            assert cell.figure in jobs[job] | {"images_per_second", "peak_memory_bytes"}
+            assert cell.figure in jobs[job] | set(COSTS)
 
 
-@pytest.mark.parametrize("name", ["linear", "transfer", "prior", "prototypes", "batch-size"])
+@pytest.mark.parametrize("name", ["linear", "transfer", "prior", "prototypes", "batch-size", "claims"])
 def test_at_the_papers_scale_every_number_of_the_paper_has_its_cell(name):
     _, numbers = paper_numbers(name)
     (plan,) = find_plans(name, PAPER)
@@ -41,13 +44,15 @@ def test_at_the_papers_scale_every_number_of_the_paper_has_its_cell(name):
 
 def test_the_papers_numbers_are_those_of_its_tables():
     _, linear = paper_numbers("linear")
-    assert linear["carl", "CIFAR-10 200"] == (78.94, 0.52)
-    assert linear["simclr", "STL-10 100"] == (77.36, 0.39)
-    assert linear["swav", "DS ImageNet 200"] == (25.313, None)
+    assert linear["carl", "CIFAR-10 200"] == (Decimal("78.94"), Decimal("0.52"))
+    assert linear["simclr", "STL-10 100"] == (Decimal("77.36"), Decimal("0.39"))
+    assert linear["swav", "DS ImageNet 200"] == (Decimal("25.313"), None)
     _, transfer = paper_numbers("transfer")
-    assert transfer["carl", "1% of labels"] == (52.26, 1.14)
+    assert transfer["carl", "1% of labels"] == (Decimal("52.26"), Decimal("1.14"))
     _, batch = paper_numbers("batch-size")
-    assert batch["1024", "1000"] == (42.049, None)
+    assert batch["1024", "1000"] == (Decimal("42.049"), None)
+    _, claims = paper_numbers("claims")
+    assert (claims["carl", "pairs a batch"][0], claims["simclr", "pairs a batch"][0]) == (256, 130_560)
 
 
 def test_runs_carry_the_values_of_the_papers_appendix():
@@ -93,22 +98,83 @@ def test_experiments_share_runs_instead_of_repeating_them():
         assert {m.at_epoch for m in job.measures if m.at_epoch} <= set(kept), job.name
 
 
-def test_the_cpu_scale_has_the_runs_that_the_issue_names():
-    names = {
-        job.name
-        for job in distinct_jobs([find_plans(n, CPU)[0] for n in ("linear", "prior", "prototypes", "batch-size")])
-    }
-    trained = [name for name in names if "/random/" not in name]
-    assert sum("cifar10/carl/20-epochs" in name for name in trained) == 3
-    assert sum("cifar10/simclr" in name for name in trained) == 3
+@pytest.mark.parametrize("name", ["transfer", "claims"])
+def test_a_run_keeps_what_other_experiments_need_of_it(name):
+    shared = {job.name for job in jobs_of("linear")}
+    mine = [job for job in jobs_of(name) if job.name in shared]
+    assert mine
+    assert all(job.layer["train"]["keep_epochs"] == [100] for job in mine)
+
+
+def test_one_name_is_never_two_runs():
+    job = jobs_of("linear")[0]
+    other = type(job)(job.name, {**job.layer, "optim": {"lr": 1.0}}, (Measure("knn"),))
+    with pytest.raises(ValueError, match="two different runs"):
+        joined(job, other)
+
+
+def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_34():
+    jobs = distinct_jobs(find_plans("all", CPU))
+    names = {job.name for job in jobs}
+    trained = [job.name for job in jobs if job.trains]
+    assert len(trained) <= 34
+    for method in ("carl", "simclr"):
+        assert {f"cifar10/{method}/20-epochs/seed-{seed}" for seed in range(3)} <= names
     assert sum("/random/" in name for name in names) == 3
     assert {name.split("/")[1] for name in trained} == set(METHODS)
+    variants = [name for name in trained if len(name.split("/")) == 5]
+    assert all(name.endswith("seed-0") for name in variants)
+    assert sum("/lambda-" in name for name in variants) == 5
+    assert sum("/k-" in name for name in variants) == 2 * 3
+    assert sum("/batch-" in name for name in variants) == 2 * 3
 
 
-def test_a_dry_run_shows_every_value():
-    line = described(jobs_of("linear")[0])
-    for key in ("optim.lr=", "optim.weight_decay=", "train.batch_size=256", "train.epochs=200", "views.pipeline="):
-        assert key in line
+@pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
+def test_no_run_of_an_experiment_writes_a_report(scale):
+    assert not any(job.layer["log"]["report"] for job in distinct_jobs(find_plans("all", scale)) if job.trains)
+
+
+def test_nothing_in_a_job_depends_on_where_the_data_are():
+    sources = {job.layer["data"]["source"] for job in distinct_jobs(find_plans("all", CPU))}
+    assert sources == {"cifar10", "cifar100"}
+    assert {m.data for job in jobs_of("transfer") for m in job.measures} == {"cifar10", "cifar100", None}
+
+
+def listed_block(lines: list[str], start: str) -> str:
+    """The lines of one block, up to the next empty line."""
+    first = next(place for place, line in enumerate(lines) if line.startswith(start))
+    rest = [*lines[first:], ""]
+    return "\n".join(rest[: rest.index("")])
+
+
+def test_a_dry_run_shows_every_value_of_the_papers_appendix():
+    lines = listed(jobs_of("linear"))
+    common = listed_block(lines, "Common to all 70")
+    for value in (
+        "batch                    256", "epochs                   200", "resnet18", "warm-up",
+        "measured by              linear, linear-epoch-100",
+    ):  # fmt: skip
+        assert value in common
+    carl = listed_block(lines, "cifar100/carl/200-epochs   (seeds 0, 1, 2)")
+    for value in (
+        "crop of 0.08 to 1 of the area", "flip 0.5", "jitter 0.8 (brightness 0.8", "grey 0.2", "blur 0.5",
+        "linear 512-512, batch norm, ReLU, linear 512-128", "prototypes             300", "lars",
+        "0.6 to 0.0006, cosine", "0.0005, not on biases",
+    ):  # fmt: skip
+        assert value in carl, value
+    assert "batch norm" not in listed_block(lines, "cifar10/simclr/200-epochs")
+    assert "images                   5,000" in listed_block(lines, "stl10/supervised/200-epochs")
+    assert "LARS" not in listed_block(lines, "cifar10/simclr/200-epochs")
+    assert "beta2" not in "\n".join(lines)
+    evaluation = listed_block(lines, "Evaluation")
+    for value in ("epochs                 100", "rates                  30", "milestones             0.6, 0.8"):
+        assert value in evaluation
+    assert max(map(len, lines)) < 250
+
+
+def test_a_dry_run_shows_the_rate_that_a_scaled_batch_has():
+    lines = listed(jobs_of("batch-size"))
+    assert "2.4 to 0.0024, cosine (0.6 x 1024 / 256)" in listed_block(lines, "cifar100/carl/batch-1024-k-10/")
 
 
 def test_unknown_experiments_are_refused_with_a_suggestion():

@@ -1,38 +1,49 @@
-"""Jobs are run once, resumed, split, and survive each other's failures; tables cannot be mistaken for the paper's."""
+"""Jobs are run once, resumed, split, add to each other's outcomes and survive each other's failures."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from carl import files
 from carl.errors import UserError
+from carl.experiments import jobs, places, runner
+from carl.experiments.compare import markdown, row
 from carl.experiments.jobs import Job, Measure, collapsed_at, read_outcome
-from carl.experiments.outputs import comma_separated, fill, health_table, latex, markdown
-from carl.experiments.recipes import Cell, Plan, find_plans
-from carl.experiments.runner import Shard, run_jobs, state
+from carl.experiments.recipes import find_plans
+from carl.experiments.runner import Shard, run_jobs, state, time_left
 from carl.experiments.scales import CPU, PAPER, SMOKE
 from tests.conftest import Run
+from tests.experiments.outcomes import invented
 
 
-def tiny(name: str, source: Path, **method: object) -> Job:
+def tiny(job: str, source: Path, **method: object) -> Job:
     layer = {
         "data": {"source": str(source)},
         "model": {"backbone": "test_resnet"},
-        "method": {"name": "carl", "prototypes": 10, **method},
+        "method": {**({} if "name" in method else {"name": "carl", "prototypes": 10}), **method},
         "train": {"epochs": 1, "batch_size": 32},
         "probe": {"images": 32, "train_images": 64},
         "log": {"report": False},
     }
-    return Job(name, layer, (Measure("knn"),))
+    return Job(job, layer, (Measure("knn"),))
 
 
 def test_finished_jobs_are_skipped_and_a_failed_one_does_not_stop_the_rest(small_data, tmp_path):
     said: list[str] = []
     bad, good = tiny("bad", small_data, prototypes=1), tiny("good", small_data)
     failed = run_jobs([bad, good], tmp_path, said.append, own_process=False)
-    assert [job.name for job in failed] == ["bad"]
+    assert list(failed) == ["bad"]
     assert (state(tmp_path, bad), state(tmp_path, good)) == ("failed", "done")
     assert any("prototypes=1" in line for line in said)
     outcome = read_outcome(tmp_path, good)
@@ -67,9 +78,9 @@ def test_a_job_in_its_own_process_reports_its_error(small_data, tmp_path):
 
 
 def test_shards_share_all_jobs_without_overlap():
-    jobs = [Job(str(number), {}, ()) for number in range(10)]
-    parts = [Shard.parse(f"{i}/3").take(jobs) for i in (1, 2, 3)]
-    assert sorted(job.name for part in parts for job in part) == sorted(job.name for job in jobs)
+    whole = [Job(str(number), {}, ()) for number in range(10)]
+    parts = [Shard.parse(f"{i}/3").take(whole) for i in (1, 2, 3)]
+    assert sorted(job.name for part in parts for job in part) == sorted(job.name for job in whole)
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "2", "a/b", "/", "1/0"])
@@ -85,41 +96,193 @@ def test_the_epoch_of_a_collapse_is_the_first_of_its_unbroken_row():
     assert collapsed_at(probes[:2]) is None
 
 
-def outcome(value: float) -> dict:
-    config = {"train": {"epochs": 20}, "method": {"prototypes": 10}}
-    accuracy = {"trained": {"top-1": value, "top-5": 99.0}, "random": {"top-1": 30.0}}
-    return {"state": "done", "measures": {"linear": {"accuracy": accuracy}}, "config": config, "images": 10_000}
+@pytest.fixture
+def named(small_data: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data root in which the small data go by the name of cifar10."""
+    monkeypatch.setattr(places, "FILES", {"cifar10": ("cifar10-train.npz",)})
+    root = tmp_path_factory.mktemp("data-root")
+    shutil.copy(small_data, root / "cifar10-train.npz")
+    return root
 
 
-def test_a_cell_below_the_papers_scale_cannot_be_mistaken_for_the_papers():
-    cells = (Cell("carl", "CIFAR-10 200", ("a", "b"), "linear", ("carl", "CIFAR-10 200")),)
-    plan = Plan("linear", "Linear evaluation", "Table 2", (), cells)
-    filled = fill(plan, {"a": outcome(40.0), "b": outcome(42.0)})
-    text = markdown(plan, CPU, filled)
-    assert "78.94 ± 0.52 / *41.00 ± 1.41*" in text
-    assert "10,000 images" in text
-    assert "20 epochs" in text
-    assert "2 seed(s)" in text
-    assert "78.94 ± 0.52 / 41.00 ± 1.41" in markdown(plan, PAPER, filled)
-    assert "\\textit{41.00 $\\pm$ 1.41}" in latex(plan, CPU, filled)
-    assert "linear,cpu,carl,CIFAR-10 200,linear,78.940,0.520,41.000,1.414,2,20,10000" in comma_separated(
-        plan, CPU, filled
-    )
+def test_experiments_add_to_each_others_outcomes(small_data, tmp_path):
+    """`linear` and `transfer` ask different things of one run, and keep different encoders of it."""
+    one = tiny("job", small_data)
+    run_jobs([one], tmp_path, lambda line: None, own_process=False)
+    layer = {**one.layer, "train": {**one.layer["train"], "keep_epochs": [1]}, "log": {"report": False, "every": 3}}
+    other = Job(one.name, layer, (Measure("linear-cached"),))
+    run_jobs([other], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, one)
+    assert found is not None
+    assert set(found["measures"]) == {"knn", "linear-cached"}
+    assert (state(tmp_path, one), state(tmp_path, other)) == ("done", "done")
 
 
-def test_failed_and_missing_runs_are_said_in_the_table():
-    (plan,) = find_plans("prior", SMOKE)
-    first = plan.cells[0]
-    filled = fill(plan, {first.jobs[0]: {"state": "failed", "measures": {}}})
-    text = markdown(plan, SMOKE, filled)
-    assert "failed" in text
-    assert "/ -" in text
+def test_the_place_of_the_data_is_no_part_of_a_job(named, tmp_path):
+    """Finished on one machine, it is finished on all; moved data are followed when there is more to measure."""
+    job = tiny("job", Path("cifar10"))
+    assert run_jobs([job], tmp_path, lambda line: None, own_process=False, data_root=named) == {}
+    outcome = read_outcome(tmp_path, job)
+    assert outcome is not None
+    assert (outcome["data"], outcome["images"], outcome["measures"]["knn"]["data"]) == ("cifar10", 96, "cifar10")
+    assert str(named) not in json.dumps(outcome["layer"])
+    moved = named.rename(named.with_name("moved"))
+    more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    assert state(tmp_path, more) == "measures missing"
+    assert run_jobs([more], tmp_path, lambda line: None, own_process=False, data_root=moved) == {}
+    assert state(tmp_path, more) == "done"
 
 
-def test_the_health_table_names_the_epoch_of_a_collapse():
-    last = {"epoch": 5, "used": 2, "information": 0.1, "knn": 11.0}
-    run = {**outcome(20.0), "probes": [last], "verdict": "collapsed", "collapsed_at": 2.0}
-    assert "| lambda-0-0 | collapsed | 2 | 2 of 10 | 0.10 | 11.0 |" in health_table({"lambda-0-0": run})
+def test_other_images_under_the_same_name_are_refused(named, tmp_path):
+    job = tiny("job", Path("cifar10"))
+    run_jobs([job], tmp_path, lambda line: None, own_process=False, data_root=named)
+    with np.load(named / "cifar10-train.npz") as whole:
+        np.savez(named / "cifar10-train.npz", **{key: 255 - whole[key] if "x" in key else whole[key] for key in whole})
+    more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    failed = run_jobs([more], tmp_path, lambda line: None, own_process=False, data_root=named)
+    assert "have changed" in failed["job"]
+    assert state(tmp_path, job) == "done"
+
+
+def test_the_data_root_holds_for_other_data_too(monkeypatch, named):
+    asked = {}
+
+    def evaluate(target, request, data=None, layer=None):
+        asked.update(data=data, layer=layer)
+        return dict.fromkeys(
+            ("protocol", "kind", "epochs", "hyperparameters", "data_fingerprint", "train_images", "test_images")
+        ) | {"accuracy": {}, "encoder_hash": "", "seconds": 1.0, "data": data}
+
+    monkeypatch.setattr(jobs, "evaluate", evaluate)
+    run = tiny("job", Path("cifar100"))
+    jobs._measured(run, Measure("transfer", data="cifar10", limit=50), Path("run"), named)
+    assert asked == {"data": str(named / "cifar10-train.npz"), "layer": {"data": {"limit": 50}}}
+    found = jobs._measured(run, Measure("transfer", data="stl10", limit=50), Path("run"), named)
+    assert asked == {"data": "stl10", "layer": {"data": {"limit": 50, "root": str(named)}}}
+    assert found["data"] == "stl10"
+
+
+def finished(job: Job, root: Path, **changes) -> None:
+    files.write_json(jobs.outcome_file(root, job), {**invented(job), **changes})
+
+
+def refuse(job: Job, root: Path, data_root: Path | None = None) -> None:
+    raise UserError("no such data")
+
+
+def test_a_finished_outcome_is_never_replaced_by_a_failure(monkeypatch, tmp_path):
+    job = find_plans("claims", SMOKE)[0].jobs[0]
+    finished(job, tmp_path)
+    more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    monkeypatch.setattr(runner, "run_job", refuse)
+    assert run_jobs([more], tmp_path, lambda line: None, own_process=False) == {job.name: "no such data"}
+    assert state(tmp_path, job) == "done"
+
+
+def test_any_error_of_a_job_lets_the_rest_run(monkeypatch, tmp_path):
+    ran = []
+
+    def run(job: Job, root: Path, data_root: Path | None = None) -> None:
+        ran.append(job.name)
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr(runner, "run_job", run)
+    failed = run_jobs([Job("a", {}, ()), Job("b", {}, ())], tmp_path, lambda line: None, own_process=False)
+    assert ran == ["a", "b"]
+    assert failed == dict.fromkeys("ab", "ZeroDivisionError: division by zero")
+
+
+def test_a_run_is_not_stretched_to_another_length(small_data, tmp_path):
+    job = tiny("job", small_data)
+    run_jobs([job], tmp_path, lambda line: None, own_process=False)
+    longer = Job(job.name, {**job.layer, "train": {**job.layer["train"], "epochs": 2}}, job.measures)
+    failed = run_jobs([longer], tmp_path, lambda line: None, own_process=False)
+    assert "a run of 1 epochs, and 2 are asked for" in failed["job"]
+    assert state(tmp_path, job) == "done"
+
+
+def test_the_time_left_does_not_count_untrained_encoders_and_failures(tmp_path):
+    done, failed, waiting = find_plans("prior", CPU)[0].jobs[:3]
+    random = next(job for job in find_plans("linear", CPU)[0].jobs if not job.trains)
+    together = [random, done, failed, waiting]
+    assert time_left(together, [waiting], tmp_path) is None
+    finished(random, tmp_path)
+    files.write_json(jobs.outcome_file(tmp_path, failed), runner.failure(failed, "no"))
+    assert time_left(together, [waiting], tmp_path) is None
+    finished(done, tmp_path)
+    assert time_left(together, [waiting, random], tmp_path) == pytest.approx(600 + 2 * 30)
+
+
+def child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Have jobs' processes run this instead."""
+    real = subprocess.Popen
+    monkeypatch.setattr(runner.subprocess, "Popen", lambda command, **rest: real([sys.executable, "-c", code], **rest))
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_ends_the_jobs_process_and_the_rest(name, monkeypatch, tmp_path):
+    signum = getattr(signal, name)
+    child(monkeypatch, "import time; time.sleep(60)")
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signum))
+    timer.start()
+    start = time.monotonic()
+    with pytest.raises((KeyboardInterrupt, SystemExit)) as ended:
+        run_jobs([Job("a", {}, ()), Job("b", {}, ())], tmp_path, lambda line: None, own_process=True)
+    assert time.monotonic() - start < 30
+    assert isinstance(ended.value, KeyboardInterrupt) or ended.value.code == 128 + signum
+    assert state(tmp_path, Job("a", {}, ())) == "waiting"
+
+
+def test_what_an_earlier_attempt_said_is_not_this_ones_error(monkeypatch, tmp_path):
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.txt").write_text("carl: an old error\n")
+    child(monkeypatch, "import sys; sys.exit(3)")
+    failed = run_jobs([Job("a", {}, ())], tmp_path, lambda line: None, own_process=True)
+    assert "old error" not in failed["a"]
+    assert "code 3" in failed["a"]
+
+
+def test_speed_counts_the_clustering_before_each_epoch_and_no_probes():
+    steps = [{"kind": "step", "step": step, "images_per_second": 100.0} for step in (10, 20)]
+    records = [*steps, {"kind": "probe", "step": 20, "epoch": 1}]
+    assert jobs.images_per_second(records, [], batch_size=10) == 100.0
+    assert jobs.images_per_second(records, [1.0, 1.0], batch_size=10) == 50.0  # 200 images in 2 s and 2 s
+    assert jobs.clustering_seconds([0.0, 1.0, 3.0]) == 2.0
+    assert jobs.clustering_seconds([]) is None
+
+
+def test_the_clustering_of_pcl_is_timed(small_data, tmp_path):
+    job = tiny("job", small_data, name="pcl", clusters=[4], warmup_epochs=0, restarts=1, queue=32)
+    assert run_jobs([job], tmp_path, lambda line: None, own_process=False) == {}
+    found = read_outcome(tmp_path, job)
+    assert found is not None
+    assert found["clustering_seconds"] > 0
+    assert found["images_per_second"] > 0
+
+
+def test_the_papers_scale_refuses_data_that_are_not_the_papers(carl: Run, named):
+    ended = carl("reproduce", "linear", "--scale", "paper", "--data-root", named)
+    assert ended.returncode == 2
+    assert "has 96 training images and the paper's cifar10 has 50,000" in ended.stderr
+
+
+def test_the_status_needs_no_data(carl: Run, tmp_path):
+    job = find_plans("prior", CPU)[0].jobs[0]
+    finished(job, tmp_path / "repro" / "runs" / "cpu")
+    ended = carl("reproduce", "prior", "--out", "repro", "--status")
+    assert ended.stdout.startswith("prior: 1 done, 4 waiting of 5 runs")
+
+
+def test_a_comparison_says_which_seeds_failed_and_where_it_was_measured(tmp_path):
+    job = next(job for job in find_plans("transfer", PAPER)[0].jobs if "cifar100/carl" in job.name)
+    measured = [invented(Job(job.name, job.layer, (Measure("knn"), Measure("linear-cached")))) for _ in range(2)]
+    failed = {"state": "failed", "measures": {}}
+    found = row("carl", [*measured, failed], 3, "out of memory")
+    assert found["values"] == {}  # K = 300 is the paper's for CIFAR-100
+    text = markdown("cifar100", [found, row("simclr", [failed], 3, "out of memory")])
+    assert "| carl | 2 of 3 | 40.0 | +30.0 |" in text
+    assert "| simclr | 0 | failed: out of memory |" in text
+    assert "x86_64, 2 cores, 2 threads, 2026-11-16." in text
 
 
 def test_comparison_prints_every_method_and_goes_on_where_it_was(carl: Run, small_data):
@@ -145,8 +308,10 @@ def test_comparison_refuses_unknown_methods_in_one_line(carl: Run, small_data):
 
 @pytest.mark.slow
 def test_everything_of_the_paper_runs_at_smoke_scale(carl: Run):
+    start = time.monotonic()
     ended = carl("reproduce", "all", "--scale", "smoke", "--out", "repro")
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr
+    assert time.monotonic() - start < 6 * 60
     for name in ("linear", "transfer", "prior", "prototypes", "batch-size", "claims"):
         for ending in ("md", "tex", "csv", "png", "svg"):
             assert (Path("repro/smoke") / f"{name}.{ending}").stat().st_size > 100

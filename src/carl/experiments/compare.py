@@ -3,44 +3,57 @@
 from __future__ import annotations
 
 import json
-import platform
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from carl import files
-from carl.config import Layer, merge
+from carl.assembly import with_absolute_paths
+from carl.config import Layer, merge, resolve
 from carl.errors import UserError
+from carl.experiments.cells import figure_of, random_of
 from carl.experiments.jobs import Job, Measure, Outcome, read_outcome
-from carl.experiments.outputs import figure_of, random_of
 from carl.experiments.runner import run_jobs
-from carl.methods import METHODS, find_method
-
-# What two runs of a comparison may differ in without it being a value of the method: said in no table.
-COMMON = ("data", "train", "probe", "log", "model")
+from carl.methods import METHODS, DataFacts, find_method
+from carl.training.pretrain import plan
 
 
 def compare(layer: Layer, methods: Sequence[str], seeds: int, out: Path | None, say: Callable[[str], None]) -> int:
     """Train each method (those that are finished are not trained again), print and write the table."""
     if seeds < 1:
         raise UserError(f"--seeds {seeds} is not a number of repetitions; use 1 or more")
-    names = list(methods) or list(METHODS)
+    names = list(dict.fromkeys(methods)) or list(METHODS)
     for name in names:
         find_method(name)
+    layer = with_absolute_paths(layer)
+    _check_start(layer, names)
     source = str(layer["data"]["source"])
     root = out or Path("runs") / f"compare-{Path(source).stem}"
     first = int(layer.get("train", {}).get("seed", 0))
     jobs = {(name, seed): _job(name, seed, layer) for name in names for seed in range(first, first + seeds)}
     failed = run_jobs(list(jobs.values()), root, say, own_process=True)
     found = {key: outcome for key, job in jobs.items() if (outcome := read_outcome(root, job))}
-    rows = [row(name, [o for (n, _), o in found.items() if n == name]) for name in names]
+    reasons = {name: failed[job.name] for (name, _), job in jobs.items() if job.name in failed}
+    rows = [row(name, [o for (n, _), o in found.items() if n == name], seeds, reasons.get(name, "")) for name in names]
     table = markdown(source, rows)
-    files.write_json(root / "comparison.json", {"data": source, "machine": machine(), "rows": rows})
+    files.write_json(root / "comparison.json", {"data": source, "rows": rows})
     files.write_text(root / "comparison.md", table)
     say(table)
     say(f"written to {root / 'comparison.md'} and {root / 'comparison.json'}")
     return 1 if failed else 0
+
+
+def _check_start(layer: Layer, names: Sequence[str]) -> None:
+    """Say what no method can begin with before anything is written; what one alone cannot, the table says."""
+    errors = []
+    for name in names:
+        try:
+            plan(merge([layer, {"method": {"name": name}}]))
+        except UserError as error:
+            errors.append(error)
+        else:
+            return
+    raise errors[0]
 
 
 def _job(name: str, seed: int, layer: Layer) -> Job:
@@ -48,11 +61,11 @@ def _job(name: str, seed: int, layer: Layer) -> Job:
     return Job(f"{name}-seed-{seed}", json.loads(json.dumps(given)), (Measure("knn"), Measure("linear-cached")))
 
 
-def row(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict[str, Any]:
     """A method's line: means over seeds, and the values that its preset for this data changes from the paper's."""
     done = [outcome for outcome in outcomes if outcome["state"] == "done"]
     if not done:
-        return {"method": name, "state": "failed", "reason": outcomes[0].get("reason", "") if outcomes else ""}
+        return {"method": name, "state": "failed", "reason": reason}
 
     def mean(values: Sequence[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -64,6 +77,7 @@ def row(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "method": name,
         "state": "done",
         "seeds": len(done),
+        "seeds_asked": asked,
         "knn": mean(knn),
         "knn_all": knn,
         "knn_random": mean([random_of(o, "knn") for o in done]),
@@ -79,53 +93,67 @@ def row(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "images": done[0]["images"],
         "preset": config["method"]["preset"],
         "values": changed_values(name, done[0]),
-        "made": done[0]["made"],
+        "machine": ", or ".join(dict.fromkeys(machine_in_words(o["machine"]) for o in done)),
+        "made": max(o["made"] for o in done),
     }
 
 
 def changed_values(name: str, outcome: Outcome) -> dict[str, Any]:
     """Values of method, views and optimiser that differ from the method's `paper` preset for the same data."""
-    from carl.config import resolve
-    from carl.methods import DataFacts
-
     config = outcome["config"]
     method = find_method(name)
-    facts = DataFacts("", outcome["images"] or 10_000, 3, config["data"].get("image_size", 32), 10)
+    facts = DataFacts(outcome["data"], outcome["images"], 3, config["data"]["image_size"], outcome["classes"])
     paper = resolve([{"data": {"source": "x"}}, method.preset("paper", facts)], method.Options)
-    usual = paper.model_dump(mode="json")
+    usual = method.completed(paper).model_dump(mode="json")
     return {
         f"{section}.{key}": value
-        for section in ("method", "optim")
+        for section in ("method", "views", "optim")
         for key, value in config[section].items()
-        if key not in ("name", "preset") and usual[section].get(key) != value and usual[section].get(key) is not None
-    } | ({"optim.name": config["optim"]["name"]} if config["optim"]["name"] != usual["optim"]["name"] else {})
+        if f"{section}.{key}" not in ("method.name", "method.preset") and usual[section].get(key) != value
+    }
+
+
+def shared_values(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Of the values that are not the paper's, those that all methods have: the caption says them once."""
+    first = rows[0]["values"] if len(rows) > 1 else {}
+    return {key: value for key, value in first.items() if all(r["values"].get(key) == value for r in rows)}
 
 
 def markdown(source: str, rows: Sequence[dict[str, Any]]) -> str:
     done = [r for r in rows if r["state"] == "done"]
+    shared = shared_values(done)
     lines = [f"Methods on {Path(source).name}", ""]
     if done:
         first = done[0]
+        machines = "; ".join(dict.fromkeys(r["machine"] for r in done))
+        dates = " to ".join(dict.fromkeys((min(r["made"] for r in done), max(r["made"] for r in done))))
         lines += [
-            f"{first['images']} images, {first['epochs']} epochs, batch {first['batch_size']}, "
-            f"{first['seeds']} seed(s). "
+            f"{first['images']} images, {first['epochs']} epochs, batch {first['batch_size']}. "
             "kNN: k=20, offline, all test images. Linear: cached features. Gain is over the same encoder with random "
-            f"weights. {machine()}, {time.strftime('%Y-%m-%d')}.",
+            f"weights. Images/s: all of the training but its probes. {machines}, {dates}.",
             "",
         ]
-    lines.append("| method | kNN % | gain | linear % | gain | images/s | peak MB | values that are not the paper's |")
-    lines.append("|---|---|---|---|---|---|---|---|")
+    if shared:
+        lines += [f"Not the paper's, and the same for all: {_listed(shared)}.", ""]
+    heads = ("method", "seeds", "kNN %", "gain", "linear %", "gain", "images/s", "peak MB")
+    lines.append(f"| {' | '.join(heads)} | values that are not the paper's |")
+    lines.append("|---" * (len(heads) + 1) + "|")
     for r in rows:
         if r["state"] != "done":
-            lines.append(f"| {r['method']} | failed: {r['reason']} | | | | | | |")
+            lines.append(f"| {r['method']} | 0 | failed: {r['reason']} | | | | | | |")
             continue
-        values = ", ".join(f"{key}={value}" for key, value in r["values"].items())
+        values = _listed({key: value for key, value in r["values"].items() if key not in shared})
+        seeds = f"{r['seeds']}" + (f" of {r['seeds_asked']}" if r["seeds"] < r["seeds_asked"] else "")
         lines.append(
-            f"| {r['method']} | {_number(r['knn'])} | {_gain(r['knn'], r['knn_random'])} | {_number(r['linear'])} "
-            f"| {_gain(r['linear'], r['linear_random'])} | {_number(r['images_per_second'], 0)} "
-            f"| {_number(r['peak_memory_mb'], 0)} | {values} |"
+            f"| {r['method']} | {seeds} | {_number(r['knn'])} | {_gain(r['knn'], r['knn_random'])} "
+            f"| {_number(r['linear'])} | {_gain(r['linear'], r['linear_random'])} "
+            f"| {_number(r['images_per_second'], 0)} | {_number(r['peak_memory_mb'], 0)} | {values} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _listed(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def _number(value: float | None, digits: int = 1) -> str:
@@ -136,10 +164,7 @@ def _gain(value: float | None, other: float | None) -> str:
     return "" if value is None or other is None else f"{value - other:+.1f}"
 
 
-def machine() -> str:
-    import os
-
-    import torch
-
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
-    return f"{where}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"
+def machine_in_words(machine: dict[str, Any]) -> str:
+    """Where a run was measured, which need not be here."""
+    where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
+    return f"{where}, {machine['cores']} cores, {machine['threads']} threads"

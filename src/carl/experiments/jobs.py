@@ -11,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
-from carl.config import Layer
-from carl.evaluation.evaluate import evaluate
+from carl.assembly import pick_device, recognised_name, with_absolute_paths
+from carl.config import Layer, merge
+from carl.data.sources import SOURCES
+from carl.errors import UserError
+from carl.evaluation.evaluate import evaluate, machine
 from carl.evaluation.health import TOO_EARLY
 from carl.evaluation.protocols import Request
+from carl.experiments.places import located, located_section
 from carl.runs import RunDirectory
 from carl.training.commands import pretrain
+from carl.training.pretrain import FREE_ON_RESUME
 
 Outcome = dict[str, Any]
 
@@ -26,7 +31,7 @@ class Measure:
     """An evaluation of a job's encoder."""
 
     protocol: str
-    data: str | None = None  # other than the run's
+    data: str | None = None  # by name, other than the run's
     limit: int | None = None  # training images of that other data
     fraction: float | None = None
     epochs: int | None = None  # of the protocol
@@ -34,7 +39,7 @@ class Measure:
 
     @property
     def key(self) -> str:
-        parts = [self.protocol, *([Path(self.data).stem] if self.data else [])]
+        parts = [self.protocol, *([self.data] if self.data else [])]
         parts += [f"{self.fraction:g}"] if self.fraction else []
         return "-".join(parts + ([f"epoch-{self.at_epoch}"] if self.at_epoch else []))
 
@@ -52,6 +57,10 @@ class Job:
     def trains(self) -> bool:
         return "method" in self.layer
 
+    @property
+    def identity(self) -> Layer:
+        return identity(self.layer)
+
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "layer": json.loads(json.dumps(self.layer))}
 
@@ -61,29 +70,51 @@ class Job:
         return cls(values["name"], values["layer"], measures, values["cost"])
 
 
+def identity(layer: Layer) -> Layer:
+    """The values that have a say in the weights: two layers with the same are the same run."""
+    plain: Layer = json.loads(json.dumps(layer))
+    found = {
+        section: {
+            key: value
+            for key, value in values.items()
+            if value is not None and not f"{section}.{key}".startswith(FREE_ON_RESUME)
+        }
+        for section, values in plain.items()
+    }
+    return {section: values for section, values in found.items() if values}
+
+
 def outcome_file(root: Path, job: Job) -> Path:
     return root / job.name / "job.json"
 
 
-def read_outcome(root: Path, job: Job) -> Outcome | None:
-    """What a job gave, None before it has run; an outcome for other measures or values does not count."""
-    path = outcome_file(root, job)
+def stored_outcome(root: Path, job: Job) -> Outcome | None:
+    """Whatever stands in the job's file."""
     try:
-        found: Outcome = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(outcome_file(root, job).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    if found.get("layer") != job.to_json()["layer"]:
-        return None
-    missing = {measure.key for measure in job.measures} - set(found.get("measures", {}))
-    return None if missing and found.get("state") == "done" else found
+    return found if isinstance(found, dict) and "state" in found else None
 
 
-def run_job(job: Job, root: Path) -> Outcome:
-    """Train (or go on), measure, and write the outcome; finished parts are not done again."""
+def read_outcome(root: Path, job: Job) -> Outcome | None:
+    """What a job gave so far, None before it has run; an outcome of other values does not count."""
+    found = stored_outcome(root, job)
+    return found if found is not None and identity(found.get("layer", {})) == job.identity else None
+
+
+def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
+    """Train (or go on), measure what is not measured yet, and write the outcome."""
     start, folder = time.monotonic(), root / job.name
+    known = read_outcome(root, job)
     if job.trains:
-        pretrain(job.layer, folder, "auto", ["carl", "experiment", job.name])
-    measures = {measure.key: _measured(job, measure, folder) for measure in job.measures}
+        layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
+        _reopen(folder, job, layer)
+        pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
+    measures = {} if known is None else dict(known["measures"])
+    for measure in job.measures:
+        if measure.key not in measures:
+            measures[measure.key] = _measured(job, measure, folder, data_root)
     outcome: Outcome = {
         "name": job.name,
         "state": "done",
@@ -91,51 +122,100 @@ def run_job(job: Job, root: Path) -> Outcome:
         "measures": measures,
         **(training_figures(folder) if job.trains else {}),
         "seconds": round(time.monotonic() - start, 1),
+        "machine": machine(pick_device("auto")),
         "made": time.strftime("%Y-%m-%d"),
     }
     files.write_json(outcome_file(root, job), outcome)
     return outcome
 
 
-def _measured(job: Job, measure: Measure, folder: Path) -> Outcome:
-    """The figures of one evaluation, and of random weights where the protocol has them."""
-    data = job.layer["data"]
+def _reopen(folder: Path, job: Job, layer: Layer) -> None:
+    """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
+
+    That they are the same images, the fingerprint in the checkpoint says when the run goes on.
+    """
+    run = RunDirectory(folder)
+    if not run.config_file.is_file():
+        return
+    config, data = run.read_config(), layer["data"]
+    epochs = layer.get("train", {}).get("epochs", config.train.epochs)
+    if config.train.epochs != epochs:  # `pretrain` would go on, with another schedule than a run of this length has
+        raise UserError(
+            f"{folder} is a run of {config.train.epochs} epochs, and {epochs} are asked for; choose another --out"
+        )
+    if job.layer["data"]["source"] not in SOURCES:
+        return
+    here = {"source": str(data["source"]), "root": data.get("root")}
+    if here != {"source": config.data.source, "root": config.data.root}:
+        run.write_config(config.model_copy(update={"data": config.data.model_copy(update=here)}))
+
+
+def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
+    """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
     request = Request(measure.protocol, measure.fraction, 1, measure.epochs)
     if job.trains:
-        target = (
-            folder if measure.at_epoch is None else folder / "encoders" / f"epoch-{measure.at_epoch:04d}.safetensors"
-        )
-        other: Layer = {} if measure.limit is None else {"data": {"limit": measure.limit}}
-        result = evaluate(str(target), request, measure.data, layer=other)
+        target = str(folder)
+        if measure.at_epoch is not None:
+            target = str(folder / "encoders" / f"epoch-{measure.at_epoch:04d}.safetensors")
+        if measure.data is None:
+            result = evaluate(target, request)
+        else:
+            other = {**located(measure.data, data_root), "limit": measure.limit}
+            result = evaluate(target, request, str(other.pop("source")), layer={"data": other})
     else:
-        model = job.layer.get("model", {})
-        seed = {"train": {"seed": job.layer.get("train", {}).get("seed", 0)}}
-        layer: Layer = {"data": {k: v for k, v in data.items() if k != "source"}, "model": model, **seed}
-        source = measure.data or data["source"]
-        result = evaluate("random", request, source, out=folder / "results", layer=layer)
-    kept = ("kind", "data_fingerprint", "train_images", "test_images", "accuracy", "encoder_hash", "seconds")
-    return {name: result[name] for name in kept}
+        data = located_section(job.layer["data"], data_root)
+        layer: Layer = {
+            "data": {key: value for key, value in data.items() if key != "source"},
+            "model": job.layer.get("model", {}),
+            "train": {"seed": job.layer.get("train", {}).get("seed", 0)},
+        }
+        result = evaluate("random", request, str(data["source"]), out=folder / "results", layer=layer)
+    kept = (
+        "protocol", "kind", "epochs", "hyperparameters", "data_fingerprint", "train_images", "test_images", "accuracy",
+        "encoder_hash", "seconds",
+    )  # fmt: skip
+    about = {"data": recognised_name(result["data"]), "pretraining_epochs": measure.at_epoch}
+    return {**about, **{name: result[name] for name in kept}}
 
 
 def training_figures(folder: Path) -> Outcome:
-    """Speed, memory and health of a finished run, from its own files."""
+    """Data, speed, memory and health of a finished run, from its own files."""
     run = RunDirectory(folder)
-    config = run.read_config()
+    config, data = run.read_config(), run.read_data()
     records = files.read_json_lines(run.metrics_file)
     probes = [r for r in records if r["kind"] == "probe" and r["epoch"] > 0]
     ends = [r for r in records if r.get("event") == "finished"]
-    speeds = [r["images_per_second"] for r in records if r["kind"] == "step"]
-    data = run.read_data()
+    prepared = {r["step"]: r["seconds"] for r in records if r.get("event") == "prepared"}
     return {
         "config": json.loads(config.model_dump_json(exclude_none=True)),
-        "images": None if data is None else data.facts.images,
-        "images_per_second": round(statistics.median(speeds), 1) if speeds else None,
+        "data": recognised_name(config.data.source),
+        "data_fingerprint": None if data is None else data.fingerprint,
+        "images": None if data is None else data.images,
+        "classes": 0 if data is None else len(data.class_names),
+        "images_per_second": images_per_second(records, list(prepared.values()), config.train.batch_size),
+        "clustering_seconds": clustering_seconds(list(prepared.values())),
         "peak_memory_bytes": ends[-1].get("peak_memory_bytes") if ends else None,
         "train_seconds": round(ends[-1]["seconds"], 1) if ends else None,
         "verdict": probes[-1].get("verdict") if probes else None,
         "collapsed_at": collapsed_at(probes),
         "probes": [_short(probe) for probe in probes],
     }
+
+
+def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], batch_size: int) -> float | None:
+    """Of the whole training: all steps and what came before each epoch (PCL's clustering), without probes."""
+    seconds, before = sum(prepared), 0
+    for record in records:
+        if record["kind"] == "step" and record["step"] > before:
+            seconds += (record["step"] - before) * batch_size / record["images_per_second"]
+            before = record["step"]
+    return round(before * batch_size / seconds, 1) if before else None
+
+
+def clustering_seconds(prepared: Sequence[float]) -> float | None:
+    """Of one clustering; None for methods without. Epochs before the first take no time and do not count."""
+    taken = [seconds for seconds in prepared if seconds >= 0.001]
+    return round(statistics.median(taken), 3) if taken else None
 
 
 def collapsed_at(probes: Sequence[Outcome]) -> float | None:
@@ -149,7 +229,10 @@ def collapsed_at(probes: Sequence[Outcome]) -> float | None:
 
 
 def _short(probe: Outcome) -> Outcome:
-    wanted = ("epoch", "knn", "rank_me", "spread", "used", "covering", "dead", "duplicates", "information", "agreement")
+    wanted = (
+        "epoch", "images", "knn", "rank_me", "spread", "used", "covering", "dead", "duplicates", "information",
+        "agreement",
+    )  # fmt: skip
     short = {name: round(probe[name], 4) for name in wanted if name in probe}
     findings = [kind for kind in probe.get("findings", ()) if kind != TOO_EARLY]
     return {**short, "verdict": probe.get("verdict"), **({"findings": findings} if findings else {})}

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carl.config import Layer, merge
 from carl.errors import UserError, suggestion
 from carl.experiments.jobs import Job, Measure
-from carl.experiments.scales import TITLES, Scale
+from carl.experiments.scales import TITLES, Scale, paper_images
+from carl.methods.paper import PAPER_VALUES
 
 METHODS = ("supervised", "byol", "simclr", "moco", "pcl", "swav", "carl")  # in the order of table 2
 TRANSFER_METHODS = ("supervised", "byol", "simclr", "carl")  # of table 3
 RANDOM = "random"
-SPEED, MEMORY = "images_per_second", "peak_memory_bytes"
+# Figures of a job that are no accuracy.
+SPEED, MEMORY, PAIRS = "images_per_second", "peak_memory_bytes", "pairs_per_batch"
+CLUSTERING, PER_PROTOTYPE = "clustering_seconds", "images_per_prototype"
+COSTS = (SPEED, CLUSTERING, MEMORY, PAIRS, PER_PROTOTYPE)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a number was measured with; only numbers with equal settings are the same experiment."""
+
+    data: str  # that the encoder was trained on
+    images: int
+    epochs: int
+    batch_size: int
+    prototypes: int | None  # of CARL and SwAV
+    judged_on: str
+    protocol: str
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -22,9 +40,10 @@ class Cell:
 
     row: str
     column: str
-    jobs: tuple[str, ...]
-    figure: str  # key of a Measure, or SPEED or MEMORY
+    jobs: tuple[str, ...]  # none where this scale leaves the cell out
+    figure: str  # key of a Measure, or one of COSTS
     paper: tuple[str, str] | None = None  # row and column of paper.toml that it answers
+    setting: Setting | None = None  # of the paper's number
 
 
 @dataclass(frozen=True)
@@ -39,6 +58,35 @@ class Plan:
     chart: str = ""  # label of the x axis where the columns are numbers and the paper draws a figure
 
 
+def in_words(protocol: str, epochs: int | None, fraction: float | None = None) -> str:
+    """`semi 1%, 50 epochs`"""
+    part = "" if fraction is None else f" {100 * fraction:g}%"
+    return f"{protocol}{part}" + ("" if epochs is None else f", {epochs} epochs")
+
+
+def papers_setting(
+    data: str,
+    method: str,
+    epochs: int = 200,
+    batch_size: int = 256,
+    prototypes: int | None = None,
+    judged_on: str | None = None,
+    protocol: str = "linear, 100 epochs",  # He et al. 2020, which the paper follows
+) -> Setting:
+    """As sections 4 and 5 and appendix A of the paper have it."""
+    usual = PAPER_VALUES[data].prototypes if method in ("carl", "swav") else None
+    return Setting(
+        data=data,
+        images=paper_images(data, method),
+        epochs=epochs,
+        batch_size=batch_size,
+        prototypes=prototypes or usual,
+        judged_on=judged_on or data,
+        protocol=protocol,
+        seeds=1 if data == "imagenet64" else 3,
+    )
+
+
 class Builder:
     """Collects jobs, each once, and cells."""
 
@@ -48,22 +96,17 @@ class Builder:
         self.cells: list[Cell] = []
 
     def add(
-        self,
-        data: str,
-        method: str,
-        variant: str,
-        layer: Layer,
-        epochs: int,
-        measures: Sequence[Measure],
-        kept: int = 0,
+        self, data: str, method: str, variant: str, layer: Layer, epochs: int, measures: Sequence[Measure]
     ) -> tuple[str, ...]:
-        """Jobs of all seeds of a setting; their names."""
+        """Jobs of all seeds of a setting; their names. Encoders that a measure is of are kept."""
         names = []
-        for seed in self.scale.seeds_of(method, data):
+        kept = sorted({measure.at_epoch for measure in measures if measure.at_epoch is not None})
+        for seed in self.scale.seeds_of(method, data, variant):
             name = "/".join(filter(None, (data, method, variant, f"{epochs}-epochs", f"seed-{seed}")))
-            train = {"epochs": epochs, "seed": seed, **({"keep_epochs": [kept]} if kept else {})}
+            train = {"epochs": epochs, "seed": seed, "keep_epochs": kept}
             given = merge([{"method": {"name": method}}, layer, {"train": train}])
-            self._put(Job(name, self.scale.run(data, given), tuple(measures), self.scale.images(data) * epochs))
+            cost = self.scale.images(data, method) * epochs
+            self._put(Job(name, self.scale.run(data, given), tuple(measures), cost))
             names.append(name)
         return tuple(names)
 
@@ -79,14 +122,43 @@ class Builder:
 
     def _put(self, job: Job) -> None:
         known = self.jobs.get(job.name)
-        measures = dict.fromkeys((*(known.measures if known else ()), *job.measures))
-        self.jobs[job.name] = Job(job.name, job.layer, tuple(measures), job.cost)
+        self.jobs[job.name] = job if known is None else joined(known, job)
 
-    def fill(self, row: str, column: str, jobs: tuple[str, ...], figure: str, paper: tuple[str, str] | None) -> None:
-        self.cells.append(Cell(row, column, jobs, figure, paper))
+    def fill(
+        self,
+        row: str,
+        column: str,
+        jobs: tuple[str, ...],
+        figure: str,
+        setting: Setting | None = None,
+        paper: tuple[str, str] | None = None,
+    ) -> None:
+        """A cell; with the setting of the paper's number, which is at the same row and column unless named."""
+        place = paper or ((row, column) if setting is not None else None)
+        self.cells.append(Cell(row, column, jobs, figure, place, setting))
+
+    def fill_linear(
+        self, row: str, place: str, epochs: int, jobs: tuple[str, ...], setting: Setting | None = None
+    ) -> None:
+        """A cell for each protocol that stands for linear evaluation; the paper's number beside the first."""
+        first, *others = self.scale.linear
+        self.fill(row, f"{place} {epochs}".strip(), jobs, first, setting)
+        for protocol in others:
+            self.fill(row, f"{place} {protocol}".strip(), jobs, protocol)
 
     def plan(self, name: str, title: str, section: str, chart: str = "") -> Plan:
         return Plan(name, title, section, tuple(self.jobs.values()), tuple(self.cells), chart)
+
+
+def joined(one: Job, other: Job) -> Job:
+    """Two jobs of one name as one: a single run with all that is kept and measured of it."""
+    if one.identity != other.identity:
+        raise ValueError(f"{one.name} names two different runs")
+    measures = tuple(dict.fromkeys((*one.measures, *other.measures)))
+    if not one.trains:
+        return replace(one, measures=measures)
+    kept = sorted({*one.layer["train"]["keep_epochs"], *other.layer["train"]["keep_epochs"]})
+    return replace(one, measures=measures, layer=merge([one.layer, {"train": {"keep_epochs": kept}}]))
 
 
 def with_preset(layer: Layer | None = None) -> Layer:
@@ -107,19 +179,13 @@ def linear(scale: Scale) -> Plan:
         title = TITLES[data]
         for method in METHODS:
             measures = scale.linear_measures() + (scale.linear_measures(at_epoch=half) if both else ())
-            jobs = build.add(data, method, "", preset_of(method, scale), whole, measures, half if both else 0)
+            jobs = build.add(data, method, "", preset_of(method, scale), whole, measures)
             if both:
                 key = scale.linear_measures(at_epoch=half)[0].key
-                build.fill(method, f"{title} 100", jobs, key, (method, f"{title} 100"))
-            for protocol in scale.linear:
-                extra = "" if protocol == scale.linear[0] else f" {protocol}"
-                paper = None if extra else (method, f"{title} 200")
-                build.fill(method, f"{title} 200{extra}", jobs, protocol, paper)
+                build.fill(method, f"{title} 100", jobs, key, papers_setting(data, method, 100))
+            build.fill_linear(method, title, 200, jobs, papers_setting(data, method))
         if scale.name != "paper":
-            jobs = build.add_random(data, scale.linear_measures())
-            for protocol in scale.linear:
-                extra = "" if protocol == scale.linear[0] else f" {protocol}"
-                build.fill("random weights", f"{title} 200{extra}", jobs, protocol, None)
+            build.fill_linear("random weights", title, 200, build.add_random(data, scale.linear_measures()))
     return build.plan("linear", "Linear evaluation", "Table 2, section 5")
 
 
@@ -127,24 +193,29 @@ def transfer(scale: Scale) -> Plan:
     """Table 3: cross-domain transfer, semi-supervised learning and fine-tuning."""
     build = Builder(scale)
     epochs = scale.epochs[200]
-    limit = None if scale.name == "paper" else scale.limit
     for method in TRANSFER_METHODS:
         for data, other, column in (
             ("cifar10", "cifar100", "C-10 -> C-100"),
             ("cifar100", "cifar10", "C-100 -> C-10"),
         ):
-            measure = Measure(scale.transfer, data=str(scale.source(other)["data"]["source"]), limit=limit)
-            if scale.name == "smoke":
+            measure = Measure(scale.transfer, data=other, limit=scale.limit)
+            if scale.source is not None:
                 measure = Measure(scale.transfer)  # one data set stands for both
-            jobs = build.add(data, method, "", preset_of(method, scale), epochs, [measure])
-            build.fill(method, column, jobs, measure.key, (method, column))
-        labels = [Measure("semi", fraction=f, epochs=scale.train_epochs) for f in (0.01, 0.1)]
-        if scale.name == "smoke":
-            labels = [Measure("semi", fraction=0.2, epochs=1)] * 2
+            left_out = data == "cifar100" and method not in scale.back
+            jobs = () if left_out else build.add(data, method, "", preset_of(method, scale), epochs, [measure])
+            setting = papers_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
+            build.fill(method, column, jobs, measure.key, setting)
+        few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images is no image of some classes
+        labels = [Measure("semi", fraction=part, epochs=scale.train_epochs) for part in few]
         labels.append(Measure("finetune", epochs=scale.train_epochs))
         jobs = build.add(scale.unlabelled, method, "", preset_of(method, scale), epochs, labels)
-        for measure, column in zip(labels, ("1% of labels", "10% of labels", "100% of labels"), strict=True):
-            build.fill(method, column, jobs, measure.key, (method, column))
+        for measure, protocol, column in zip(
+            labels,
+            ("semi 1%, 50 epochs", "semi 10%, 50 epochs", "finetune, 50 epochs"),
+            ("1% of labels", "10% of labels", "100% of labels"),
+            strict=True,
+        ):
+            build.fill(method, column, jobs, measure.key, papers_setting("stl10", method, protocol=protocol))
     return build.plan("transfer", "Transfer, semi-supervised learning and fine-tuning", "Table 3, section 5")
 
 
@@ -158,20 +229,12 @@ def prior(scale: Scale) -> Plan:
         measures = list(scale.linear_measures())
         measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
         jobs = build.add(scale.unlabelled, "carl", f"lambda-{a}-{b}", layer, epochs, measures)
-        if kept:
-            build.jobs.update({n: _keeping(build.jobs[n], [scale.epochs[e] for e in kept]) for n in jobs})
         row = f"lambda({a},{b})"
         for e in kept:
-            build.fill(row, str(e), jobs, scale.linear_measures(at_epoch=scale.epochs[e])[0].key, (row, str(e)))
-        for protocol in scale.linear:
-            extra = "" if protocol == scale.linear[0] else f" {protocol}"
-            build.fill(row, f"200{extra}", jobs, protocol, None if extra else (row, "200"))
+            key = scale.linear_measures(at_epoch=scale.epochs[e])[0].key
+            build.fill(row, str(e), jobs, key, papers_setting("stl10", "carl", e))
+        build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"))
     return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", "Training epochs")
-
-
-def _keeping(job: Job, epochs: list[int]) -> Job:
-    layer = merge([job.layer, {"train": {"keep_epochs": epochs}}])
-    return Job(job.name, layer, job.measures, job.cost)
 
 
 def prototypes(scale: Scale) -> Plan:
@@ -182,7 +245,8 @@ def prototypes(scale: Scale) -> Plan:
             jobs = build.add(
                 data, "carl", f"k-{count}", _ablation(scale, count), scale.epochs[150], scale.linear_measures()
             )
-            build.fill(TITLES[data], str(count), jobs, scale.linear[0], (TITLES[data], str(count)))
+            setting = papers_setting(data, "carl", 150, prototypes=count)
+            build.fill(TITLES[data], str(count), jobs, scale.linear[0], setting)
     return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", "Prototypes")
 
 
@@ -197,7 +261,8 @@ def batch_size(scale: Scale) -> Plan:
                 layer = merge([layer, {"train": {"batch_size": size}, "optim": {"scale_lr": True}}])
                 variant = f"batch-{size}-k-{count}"
             jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-            build.fill(str(size), str(count), jobs, scale.linear[0], (str(size), str(count)))
+            setting = papers_setting(data, "carl", 150, batch_size=size, prototypes=count)
+            build.fill(str(size), str(count), jobs, scale.linear[0], setting)
     return build.plan("batch-size", "Batch size and prototypes", "Table 1, section 4.3")
 
 
@@ -212,9 +277,9 @@ def claims(scale: Scale) -> Plan:
     """What the paper says in passing."""
     build = Builder(scale)
     epochs, data = scale.epochs[200], "cifar10"
-    images = scale.images(data)
+    images = scale.images(data, "carl")
     variants: dict[str, Layer] = {
-        "CARL": {},
+        "carl": {},
         "SGD instead of LARS": {"optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0}},  # the rate it found for SGD
         "cosine decay of lambda": {"method": {"prior_schedule": "cosine"}},
         "exponential decay of lambda": {"method": {"prior_schedule": "exponential"}},
@@ -223,17 +288,24 @@ def claims(scale: Scale) -> Plan:
     for title, layer in variants.items():
         variant = "" if not layer else title.replace(" ", "-")
         jobs = build.add(data, "carl", variant, merge([with_preset(), layer]), epochs, scale.linear_measures())
-        _cost(build, title, jobs, scale.linear[0])
+        _costs(build, title, "carl", jobs)
     for method in ("simclr", "pcl", "swav"):
         jobs = build.add(data, method, "", preset_of(method, scale), epochs, scale.linear_measures())
-        _cost(build, method, jobs, scale.linear[0])
+        _costs(build, method, method, jobs)
     return build.plan("claims", "What the paper says in passing", "Sections 3 to 5, appendix A")
 
 
-def _cost(build: Builder, row: str, jobs: tuple[str, ...], figure: str) -> None:
-    build.fill(row, "accuracy", jobs, figure, None)
-    build.fill(row, "images/s", jobs[:1], SPEED, None)
-    build.fill(row, "peak MB", jobs[:1], MEMORY, None)
+def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None:
+    """Accuracy and cost. Pairs are the paper's count for a batch of 256: 256 of CARL, 130,560 of SimCLR."""
+    build.fill(row, "accuracy", jobs, build.scale.linear[0])
+    build.fill(row, "images/s", jobs, SPEED)
+    build.fill(row, "peak MB", jobs, MEMORY)
+    if method == "pcl":
+        build.fill(row, "s a clustering", jobs, CLUSTERING)
+    if row in ("carl", "simclr"):
+        build.fill(row, "pairs a batch", jobs, PAIRS, paper=(row, "pairs a batch"))
+    if method == "carl":
+        build.fill(row, "images a prototype in use", jobs, PER_PROTOTYPE)
 
 
 RECIPES: dict[str, Callable[[Scale], Plan]] = {
@@ -247,21 +319,18 @@ RECIPES: dict[str, Callable[[Scale], Plan]] = {
 
 
 def find_plans(name: str, scale: Scale) -> list[Plan]:
-    if name == "all":
-        return [recipe(scale) for recipe in RECIPES.values()]
-    if name not in RECIPES:
+    """The experiment, or `all`. A run that others need too keeps what they need, whichever of them makes it."""
+    if name not in (*RECIPES, "all"):
         raise UserError(f"unknown experiment {name!r}{suggestion(name, [*RECIPES, 'all'])}")
-    return [RECIPES[name](scale)]
+    plans = {known: recipe(scale) for known, recipe in RECIPES.items()}
+    whole = {job.name: job for job in distinct_jobs(list(plans.values()))}
+    asked = plans.values() if name == "all" else [plans[name]]
+    return [replace(p, jobs=tuple(replace(job, layer=whole[job.name].layer) for job in p.jobs)) for p in asked]
 
 
 def distinct_jobs(plans: Sequence[Plan]) -> list[Job]:
-    """Jobs of all plans, each once with all that is measured of it."""
+    """Jobs of all plans, each once with all that is kept and measured of it."""
     found: dict[str, Job] = {}
     for job in (job for plan in plans for job in plan.jobs):
-        known = found.get(job.name)
-        if known is not None and known.layer != job.layer:
-            layer = known.layer if "keep_epochs" in known.layer.get("train", {}) else job.layer
-            job = Job(job.name, layer, job.measures, job.cost)
-        measures = dict.fromkeys((*(known.measures if known else ()), *job.measures))
-        found[job.name] = Job(job.name, job.layer, tuple(measures), job.cost)
+        found[job.name] = joined(found[job.name], job) if job.name in found else job
     return list(found.values())

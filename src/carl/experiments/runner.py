@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from carl import files
 from carl.errors import UserError
-from carl.experiments.jobs import Job, Outcome, outcome_file, read_outcome, run_job
+from carl.experiments.jobs import Job, Outcome, outcome_file, read_outcome, run_job, stored_outcome
 from carl.training.console import duration
 
 Say = Callable[[str], None]
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
 @dataclass(frozen=True)
@@ -37,76 +40,128 @@ class Shard:
 
 
 def state(root: Path, job: Job) -> str:
-    """`done`, `failed`, `cut off` or `waiting`."""
+    """`done`, `measures missing`, `failed`, `cut off` or `waiting`."""
     outcome = read_outcome(root, job)
-    if outcome is not None:
+    if outcome is None:
+        return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
+    if outcome["state"] != "done":
         return str(outcome["state"])
-    return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
+    return "done" if {measure.key for measure in job.measures} <= set(outcome["measures"]) else "measures missing"
 
 
-def run_jobs(jobs: Sequence[Job], root: Path, say: Say, own_process: bool) -> list[Job]:
-    """Run what is not done; the jobs that failed are given back. Ctrl-C ends the job, saved, and then the rest.
+def run_jobs(
+    jobs: Sequence[Job], root: Path, say: Say, own_process: bool, data_root: Path | None = None
+) -> dict[str, str]:
+    """Run what is not done; names of the jobs that failed, with the reason. A signal ends the job, saved, and the rest.
 
     `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
     """
     todo = [job for job in jobs if state(root, job) != "done"]
     if len(todo) < len(jobs):
         say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
-    failed, spent, covered = [], 0.0, 0.0
+    failed: dict[str, str] = {}
     for place, job in enumerate(todo, start=1):
-        left = sum(other.cost for other in todo[place - 1 :])
-        remaining = f", about {duration(spent / covered * left)} left" if covered else ""
-        say(f"[{place}/{len(todo)}] {job.name}{remaining}")
-        start = time.monotonic()
-        reason = _in_own_process(job, root) if own_process else _here(job, root)
-        spent, covered = spent + time.monotonic() - start, covered + job.cost
+        left = time_left(jobs, todo[place - 1 :], root)
+        say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
+        reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
         if reason is not None:
-            failed.append(job)
+            failed[job.name] = reason
             say(f"  failed: {reason}")
-            files.write_json(outcome_file(root, job), failure(job, reason))
+            _note_failure(job, root, reason)
     return failed
+
+
+def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path) -> float | None:
+    """Seconds, from what finished training took for each image it saw, whenever that was; None before there is any.
+
+    Untrained encoders and failures take next to nothing and would say nothing of the rest.
+    """
+    done = [(job.cost, found) for job in jobs if job.trains and (found := read_outcome(root, job))]
+    known = [(cost, spent) for cost, found in done if (spent := _spent(found)) is not None]
+    if not known:
+        return None
+    pace = sum(spent for _, spent in known) / sum(cost for cost, _ in known)
+    return pace * sum(job.cost for job in left if job.trains)
+
+
+def _spent(outcome: Outcome) -> float | None:
+    """Seconds of training, over all sittings, and of measuring."""
+    if outcome["state"] != "done" or outcome.get("train_seconds") is None:
+        return None
+    return float(outcome["train_seconds"] + sum(measure["seconds"] for measure in outcome["measures"].values()))
+
+
+def _note_failure(job: Job, root: Path, reason: str) -> None:
+    """Never over a finished outcome: what was measured stays."""
+    found = stored_outcome(root, job)
+    if found is None or found["state"] != "done":
+        files.write_json(outcome_file(root, job), failure(job, reason))
 
 
 def failure(job: Job, reason: str) -> Outcome:
     return {"name": job.name, "state": "failed", "reason": reason, "layer": job.to_json()["layer"], "measures": {}}
 
 
-def _here(job: Job, root: Path) -> str | None:
+def _here(job: Job, root: Path, data_root: Path | None) -> str | None:
     try:
-        run_job(job, root)
+        run_job(job, root, data_root)
     except UserError as error:
         return str(error)
+    except Exception as error:  # a fault of ours in one job: the others still run, and the exit code tells
+        return f"{type(error).__name__}: {error}"
     return None
 
 
-def _in_own_process(job: Job, root: Path) -> str | None:
-    """None when it went well, else the last line that the job said; its output is in `log.txt` of its folder."""
-    folder = root / job.name
-    folder.mkdir(parents=True, exist_ok=True)
+def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
+    """None when it went well, else the last line that the job said; its output is in `logs/` of `root`."""
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
-    if not (folder / "config.toml").exists():
-        folder.rmdir() if not any(folder.iterdir()) else None  # a run directory must be new
-    command = [sys.executable, "-m", "carl.experiments.runner", json.dumps(job.to_json()), str(root)]
-    with log.open("a", encoding="utf-8") as output:
-        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        try:
+    where = [] if data_root is None else [str(data_root)]
+    command = [sys.executable, "-m", "carl.experiments.runner", json.dumps(job.to_json()), str(root), *where]
+    with log.open("ab") as output:
+        before = output.tell()  # what earlier attempts said
+        # In a session of its own, so that Ctrl-C reaches it once, from us.
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        with _signals_to(child) as passed_on:
             code = child.wait()
-        except KeyboardInterrupt:  # the terminal sent it to the child as well, which saves and ends
-            child.wait()
-            raise
-    if code in (130, 143):
-        raise KeyboardInterrupt
+    signum = passed_on[0] if passed_on else code - 128
+    if signum in ENDING:
+        raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
     if code == 0:
         return None
-    said = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    return said[-1] if said else f"ended with code {code}"
+    said = [line for line in log.read_bytes()[before:].decode(errors="replace").splitlines() if line.strip()]
+    return said[-1] if said and code > 0 else f"the process of the job ended with code {code}, see {log}"
+
+
+@contextmanager
+def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Passes signals that would end this process on to the child, which saves; gives those that came.
+
+    A second one reaches the child too, and ends it at once.
+    """
+    came: list[int] = []
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        child.send_signal(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
+
+    previous = {}
+    try:
+        for signum in ENDING:
+            previous[signum] = signal.signal(signum, pass_on)
+    except ValueError:  # not in the main thread: the caller handles signals
+        pass
+    try:
+        yield came
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
 
 
 def main() -> None:
     """The child's side: one job from the command line."""
     try:
-        run_job(Job.from_json(json.loads(sys.argv[1])), Path(sys.argv[2]))
+        run_job(Job.from_json(json.loads(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None)
     except UserError as error:
         print(f"carl: {error}")
         sys.exit(2)

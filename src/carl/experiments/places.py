@@ -1,0 +1,25 @@
+"""Where the paper's data sets are on this machine; no part of what a run is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+# A file of this name in --data-root is taken for the data set; otherwise the root is where downloads are.
+FILES = {"cifar10": ("cifar10-train.parquet",), "cifar100": ("cifar100-train.parquet", "cifar100-train-10k.parquet")}
+
+
+def located(name: str, root: Path | None) -> dict[str, Any]:
+    """`source` and `root` of the data section for a data set by its name; any other source stays as it is."""
+    if root is None:
+        return {"source": name}
+    for file in FILES.get(name, ()):
+        if (root / file).is_file():
+            return {"source": str((root / file).resolve())}
+    return {"source": name, "root": str(root.resolve())}
+
+
+def located_section(section: Mapping[str, Any], root: Path | None) -> dict[str, Any]:
+    """A data section with its source where it is here."""
+    return {**section, **located(str(section["source"]), root)}

@@ -1,0 +1,68 @@
+"""The expected cost: each kind of run at its own pace, evaluation included."""
+
+from __future__ import annotations
+
+import pytest
+
+from carl.experiments import cost
+from carl.experiments.cost import Pace, estimate, measured_pace, passes
+from carl.experiments.jobs import Measure
+from carl.experiments.recipes import distinct_jobs, find_plans
+from carl.experiments.scales import CPU, PAPER, SMOKE
+
+
+@pytest.fixture
+def paces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Supervised at 1000 images/s, all others at 100; the names of the jobs that were timed."""
+    timed: list[str] = []
+
+    def fake(job):
+        timed.append(job.name)
+        return Pace(0.001, 0.0001) if "/supervised/" in job.name else Pace(0.01, 0.0001)
+
+    monkeypatch.setattr(cost, "measured_pace", fake)
+    return timed
+
+
+def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces):
+    jobs = distinct_jobs(find_plans("linear", CPU))
+    found = estimate(jobs)
+    assert len(paces) == 7  # methods; seeds and random weights are no kinds
+    slow = sum(job.cost for job in jobs if job.trains and "/supervised/" not in job.name) * 0.01
+    assert found.training >= slow + 10_000 * 20 * 0.001
+    assert found.evaluation > 0
+
+
+def test_sizes_and_batches_are_kinds_of_their_own(paces):
+    estimate(distinct_jobs(find_plans("batch-size", PAPER)))
+    assert len(paces) == 5
+    paces.clear()
+    estimate(distinct_jobs(find_plans("linear", PAPER)))
+    assert len(paces) == 7 * 3  # 32, 96 and 64 px
+
+
+def test_evaluation_counts_its_epochs():
+    job = next(job for job in find_plans("linear", PAPER)[0].jobs if "cifar10/carl" in job.name)
+    assert passes(job, Measure("linear")) == 100 * 50_000 + 10_000
+    assert passes(job, Measure("transfer", data="cifar100")) == 50 * 50_000 + 10_000
+    assert passes(job, Measure("finetune")) == 50 * 3 * 50_000 + 10_000
+    assert passes(job, Measure("semi", fraction=0.1)) == 50 * 3 * 5_000 + 10_000
+
+
+def test_untrained_encoders_alone_have_a_cost_and_no_speed():
+    jobs = [job for job in distinct_jobs(find_plans("linear", CPU)) if not job.trains]
+    found = estimate(jobs)
+    assert found.seconds > 0
+    assert "images/s" not in found.in_words()
+
+
+@pytest.mark.parametrize("method", ["supervised", "pcl", "carl"])
+def test_a_pace_is_measured_with_the_jobs_own_method(method):
+    job = next(job for job in find_plans("linear", SMOKE)[0].jobs if f"/{method}/" in job.name)
+    found = measured_pace(job)
+    assert 0 < found.forward < found.train < 1
+
+
+def test_a_slow_machine_is_not_said_to_stand_still():
+    kind = cost.Kind("carl", 96, 256)
+    assert "carl 96 px 0.25 images/s" in cost.Estimate(1.0, 1.0, {kind: Pace(4.0, 1.0)}).in_words()

@@ -1,0 +1,174 @@
+"""Tables and figures that cannot be mistaken for the paper's."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+
+import matplotlib as mpl
+import pytest
+from matplotlib.figure import Figure
+
+from carl.experiments import figures
+from carl.experiments.cells import fill, paper_numbers
+from carl.experiments.outputs import caption, comma_separated, health_table, latex, markdown, write_all
+from carl.experiments.recipes import Plan, find_plans
+from carl.experiments.scales import CPU, PAPER, SMOKE, Scale
+from tests.experiments.outcomes import invented
+
+mpl.use("Agg")
+
+
+def plan_of(name: str, scale: Scale) -> Plan:
+    return find_plans(name, scale)[0]
+
+
+def filled(name: str, scale: Scale, value: float = 40.0, **changes):
+    plan = plan_of(name, scale)
+    outcomes = {job.name: invented(job, value, **changes) for job in plan.jobs}
+    return plan, fill(plan, outcomes), outcomes
+
+
+def line(text: str, row: str) -> str:
+    return next(found for found in text.splitlines() if found.startswith(f"| {row} |"))
+
+
+def lines_of(plan, scale, cells, **wanted: str) -> list[dict[str, str]]:
+    found = csv.DictReader(io.StringIO(comma_separated(plan, scale, cells)))
+    return [row for row in found if all(row[key] == value for key, value in wanted.items())]
+
+
+def test_only_what_was_measured_as_the_papers_stands_in_plain_letters():
+    plan, cells, _ = filled("linear", PAPER)
+    assert "78.94 ± 0.52 / 40.00 ± 0.00 (n=3)" in line(markdown(plan, PAPER, cells), "carl")
+    assert "*" not in line(markdown(plan, PAPER, cells), "supervised")
+    assert all(f.as_in_the_paper for f in cells)
+    plan, cells, _ = filled("linear", CPU)
+    assert "78.94 ± 0.52 / *40.00 ± 0.00 (n=3)*" in line(markdown(plan, CPU, cells), "carl")
+    assert "/ \\textit{40.00 $\\pm$ 0.00 (n=3)}" in latex(plan, CPU, cells)
+
+
+@pytest.mark.parametrize("name", ["transfer", "prior", "prototypes", "batch-size"])
+def test_at_the_papers_scale_every_cell_has_the_papers_settings(name):
+    _, cells, _ = filled(name, PAPER)
+    assert all(f.as_in_the_paper for f in cells)
+
+
+def test_small_data_at_the_papers_scale_are_not_shown_as_the_papers():
+    plan, cells, _ = filled("linear", PAPER, images=10_000)
+    assert "/ *40.00" in line(markdown(plan, PAPER, cells), "carl")
+    assert "10,000 images (paper: 50,000 images" in caption(plan, PAPER, cells)
+    assert not any(f.as_in_the_paper for f in cells)
+
+
+def test_a_missing_or_failed_seed_is_said_in_its_cell():
+    plan = plan_of("linear", CPU)
+    outcomes = {job.name: invented(job) for job in plan.jobs}
+    first, second, third = (f"cifar10/carl/20-epochs/seed-{seed}" for seed in range(3))
+    outcomes[second] = {**outcomes[second], "state": "failed", "measures": {}}
+    del outcomes[third]
+    text = markdown(plan, CPU, fill(plan, outcomes))
+    assert "*40.00 (n=1, 1 failed, 1 to come)*" in line(text, "carl")
+    assert "(n=3)" in line(text, "simclr")
+    failed = {first: {**outcomes[first], "state": "failed", "measures": {}}}
+    text = markdown(plan, CPU, fill(plan, failed))
+    assert "/ failed" in line(text, "carl")
+    assert line(text, "simclr").startswith("| simclr | 75.41 ± 0.47 / - |")
+
+
+def test_other_data_and_protocols_are_said_in_title_caption_and_csv():
+    plan, cells, _ = filled("prior", CPU)
+    text = markdown(plan, CPU, cells)
+    assert "| 200 (ours: CIFAR-10, 20 epochs, linear-cached) | knn (ours: CIFAR-10, 20 epochs) |" in text
+    assert "CIFAR-10 (paper: STL-10)" in text
+    assert "K = 100 (paper: K = 300)" in text
+    plan, cells, _ = filled("transfer", CPU)
+    text = markdown(plan, CPU, cells)
+    assert "1% of labels (ours: CIFAR-10, 20 epochs, semi 1%, 5 epochs)" in text
+    assert "finetune, 5 epochs (paper: finetune, 50 epochs)" in text
+    (row,) = lines_of(plan, CPU, cells, row="byol", column="1% of labels")
+    assert (row["paper_data"], row["data"], row["protocol"]) == ("stl10", "cifar10", "semi 1%, 5 epochs")
+    assert (row["as_in_the_paper"], row["seeds"], row["paper_seeds"]) == ("no", "1", "3")
+    assert "\\caption{Transfer" in latex(plan, CPU, cells)
+
+
+def test_what_a_scale_leaves_out_is_said_and_not_blank():
+    plan, cells, _ = filled("transfer", CPU)
+    assert "68.54 ± 0.42 / not run" in line(markdown(plan, CPU, cells), "supervised")
+
+
+def test_the_column_of_100_epochs_says_100_epochs():
+    plan, cells, _ = filled("linear", PAPER)
+    (row,) = lines_of(plan, PAPER, cells, row="carl", column="CIFAR-10 100")
+    assert (row["epochs"], row["paper_epochs"], row["as_in_the_paper"]) == ("100", "100", "yes")
+
+
+def test_the_papers_digits_are_kept_and_printed_as_it_rounds_them():
+    plan, cells, _ = filled("prior", PAPER)
+    assert "| lambda(1,2) | 71.85 / " in markdown(plan, PAPER, cells)
+    (row,) = lines_of(plan, PAPER, cells, row="lambda(1,2)", column="50")
+    assert row["paper"] == "71.84533333"
+    assert str(paper_numbers("linear")[1]["pcl", "CIFAR-100 200"][1]) == "0.76"
+
+
+def test_claims_show_pairs_clustering_and_images_of_a_prototype():
+    plan, cells, _ = filled("claims", CPU)
+    text = markdown(plan, CPU, cells)
+    assert "| 256 / *256 (n=3)* |" in line(text, "carl")
+    assert "| 130,560 / *130,560 (n=3)* |" in line(text, "simclr")
+    assert "*12.50 (n=1)*" in line(text, "pcl")
+    assert "*12.50 (n=1)*" in line(text, "as many prototypes as images")  # 1000 images of the probe over 80 in use
+    assert "accuracy (ours: CIFAR-10, 20 epochs, linear-cached)" in text
+
+
+def test_the_health_table_names_the_epoch_of_a_collapse():
+    last = {"epoch": 5, "used": 2, "information": 0.1, "knn": 11.0}
+    job = plan_of("prior", CPU).jobs[-1]
+    run = invented(job, probes=[last], verdict="collapsed", collapsed_at=2.0)
+    assert "| lambda-0-0 | collapsed | 2 | 2 of 100 | 0.10 | 11.0 |" in health_table({"lambda-0-0": run})
+
+
+def drawn(name: str, scale: Scale, cells=None):
+    plan, found, outcomes = filled(name, scale)
+    panels = {"prior": figures._prior, "prototypes": figures._prototypes, "claims": figures._claims}
+    made = panels.get(name, figures._table)(plan, scale, found if cells is None else cells, outcomes)
+    axes = []
+    for panel in made:
+        axes.append(Figure().add_subplot())
+        panel(axes[-1])
+    return axes
+
+
+def test_tables_are_drawn_as_bars_with_the_papers_numbers_as_marks():
+    (axis,) = drawn("linear", CPU)
+    assert len(axis.patches) == 2 * 8  # seven methods and random weights, two protocols
+    marks = sorted(float(mark.get_ydata()[0]) for mark in axis.lines if mark.get_marker() == "D")
+    assert marks == sorted(
+        float(mean) for (_, c), (mean, _) in paper_numbers("linear")[1].items() if c == "CIFAR-10 200"
+    )
+    assert sum(len(found.lines[2]) > 0 for found in axis.containers if hasattr(found, "lines")) == 2 * 3  # of 3 seeds
+
+
+def test_the_prior_is_drawn_from_the_probes_of_every_epoch():
+    theirs, ours = drawn("prior", CPU)
+    assert [len(curve.get_xdata()) for curve in theirs.lines] == [4] * 5
+    assert [list(curve.get_ydata()) for curve in ours.lines] == [[20.0 + epoch for epoch in range(1, 21)]] * 5
+    assert "CIFAR-10" in ours.get_title()
+    assert "STL-10" in theirs.get_title()
+
+
+def test_prototypes_are_drawn_on_a_logarithmic_axis_and_nothing_empty_is_drawn():
+    theirs, ours = drawn("prototypes", CPU)
+    assert theirs.get_xscale() == ours.get_xscale() == "log"
+    assert len(drawn("claims", CPU)) == 2
+    nothing = [replace(f, values=(), settings=()) for f in fill(plan_of("prototypes", CPU), {})]
+    assert len(drawn("prototypes", CPU, nothing)) == 1  # the paper's
+
+
+def test_all_files_are_written_and_a_figure_only_where_there_is_something_to_show(tmp_path):
+    plan, _, outcomes = filled("claims", SMOKE)
+    assert [path.suffix for path in write_all(plan, SMOKE, outcomes, tmp_path)] == [
+        ".md", ".tex", ".csv", ".png", ".svg",
+    ]  # fmt: skip
+    assert [path.suffix for path in write_all(plan, SMOKE, {}, tmp_path / "none")] == [".md", ".tex", ".csv"]
