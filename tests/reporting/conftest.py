@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import save_file
+
+from carl.scores import FULL_EPOCHS, file_hash
 
 CONFIG = """
 [data]
@@ -77,6 +80,7 @@ def make_gallery(
 def make_run(
     path: Path, gallery: dict[str, Any] | None, method: str = "carl", epochs: int = 4, knn: float = 60.0,
     finished: bool = True, source: str = "photos", prototypes: int = 10,
+    fingerprint: str = "f00d",
 ) -> Path:  # fmt: skip
     """A run directory whose kNN went from 20 to `knn`."""
     path.mkdir(parents=True)
@@ -97,7 +101,24 @@ def make_run(
     (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if gallery is not None:
         np.savez(path / "gallery.npz", **gallery)
+    save_file({"conv1.weight": np.full((2, 3), knn, np.float32)}, path / "encoder.safetensors")
+    (path / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
     return path
+
+
+def add_result(
+    run: Path, file: str, protocol: str, trained: dict[str, Any], random: dict[str, Any] | None = None,
+    kind: str = "offline: all vote", **more: Any,
+) -> None:  # fmt: skip
+    """A result file as `carl eval` leaves it: of the run's last weights and own data, unless `more` says otherwise."""
+    result = {
+        "protocol": protocol, "kind": kind, "target": str(run), "data": "photos", "data_fingerprint": "f00d",
+        "epochs": FULL_EPOCHS.get(protocol), "hyperparameters": {},
+        "encoder_hash": file_hash(run / "encoder.safetensors"),
+        "accuracy": {"trained": trained, "random": random or {}}, **more,
+    }  # fmt: skip
+    (run / "results").mkdir(exist_ok=True)
+    (run / "results" / f"{file}.json").write_text(json.dumps(result))
 
 
 def _probe(epoch: int, knn: float, method: str, prototypes: int) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from carl.errors import UserError
-from carl.reporting.exhibits import average_purity, gallery_data, groups, image_data, near_duplicates
+from carl.reporting.exhibits import MOST_GROUPS, average_purity, gallery_data, groups, image_data, near_duplicates
 from carl.reporting.pictures import SHEET_COLUMNS, Sheets, thumbnail_sheets, view_picture
 from carl.reporting.projections import PLACES, map_places
 from tests.reporting.conftest import CLASSES, make_gallery
@@ -23,7 +23,7 @@ def test_groups_hold_their_images_the_surest_first_with_purity():
     gallery["group"][:] = 1
     gallery["group"][[4, 8, 9]] = 6  # of classes 0, 0 and 1
     gallery["confidence"][[4, 8, 9]] = [0.3, 0.9, 0.6]
-    group = groups(gallery)[6]
+    group = groups(gallery)["shown"][6]
     assert group["members"] == [8, 9, 4]
     assert group["confidence"] == 0.6
     assert group["purity"] == pytest.approx(2 / 3, abs=1e-3)
@@ -31,7 +31,7 @@ def test_groups_hold_their_images_the_surest_first_with_purity():
 
 
 def test_dead_empty_and_near_duplicate_prototypes_are_marked():
-    found = groups(make_gallery(prototypes=10))
+    found = groups(make_gallery(prototypes=10))["shown"]
     assert found[0]["marks"] == [{"kind": "near-duplicate", "of": 1}]
     assert found[1]["marks"] == []
     assert found[8]["marks"] == [{"kind": "empty"}]
@@ -39,8 +39,37 @@ def test_dead_empty_and_near_duplicate_prototypes_are_marked():
     assert found[9]["best"]
 
 
+def test_groups_without_a_labelled_image_have_no_purity():
+    gallery = make_gallery(images=40)
+    gallery["labels"] = np.where(gallery["group"] == 2, -1, gallery["labels"])
+    assert [group["purity"] is None for group in groups(gallery)["shown"]] == [k in (2, 8, 9) for k in range(10)]
+    gallery["labels"][:] = -1
+    assert average_purity(gallery) is None
+
+
+def test_of_very_many_groups_the_largest_are_shown_and_all_are_counted():
+    gallery = make_gallery(images=400, prototypes=50_000)
+    gallery["group"][:] = 100 * np.arange(400)
+    gallery["group"][:5] = 49_999
+    found = groups(gallery)
+    assert (found["count"], found["used"], len(found["shown"])) == (50_000, 396, MOST_GROUPS)
+    assert found["kinds"] == {"near-duplicate": 1, "empty": 49_604}
+    numbers = [group["number"] for group in found["shown"]]
+    assert numbers == sorted(numbers)
+    assert {*gallery["group"].tolist()} <= {*numbers}
+    assert len(found["shown"][-1]["members"]) == 5
+
+
+def test_long_names_keep_their_beginning_and_their_end():
+    name = "folder/" * 100 + "image.png"
+    shown = image_data(make_gallery(images=2, names=[name, "short.png"]))["names"]
+    assert shown[1] == "short.png"
+    assert len(shown[0]) <= 200
+    assert (shown[0][:14], shown[0][-9:]) == ("folder/folder/", "image.png")
+
+
 def test_clusters_are_never_called_dead():
-    assert groups(make_gallery(grouping="k-means"))[9]["marks"] == [{"kind": "empty"}]
+    assert groups(make_gallery(grouping="k-means"))["shown"][9]["marks"] == [{"kind": "empty"}]
 
 
 def test_purity_is_one_when_groups_are_classes_and_ignores_images_without_a_label():
@@ -106,7 +135,7 @@ def pixels(sheets: Sheets, place: int) -> np.ndarray:
 
 def test_sheets_hold_each_thumbnail_at_its_place():
     thumbnails = np.random.default_rng(0).integers(0, 255, (600, 12, 20, 3)).astype(np.uint8)
-    sheets = thumbnail_sheets(thumbnails)
+    sheets = thumbnail_sheets(thumbnails, budget=8_000_000)
     for place in (0, SHEET_COLUMNS, 499, 500, 599):
         assert np.array_equal(pixels(sheets, place), thumbnails[place])
 

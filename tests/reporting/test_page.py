@@ -152,6 +152,97 @@ def test_a_click_on_a_neighbour_goes_to_it(show: Show, report: Path):
     assert page.run("document.querySelector('dialog .subject') !== null")
 
 
+def test_the_keyboard_stays_where_it_was_after_a_neighbour_is_chosen(show: Show, report: Path):
+    page = show(report)
+    page.run("document.querySelector('#panel .eight .thumb').focus()")
+    page.press("Enter")
+    assert page.run("document.activeElement === document.querySelector('#panel .subject')")
+    page.press("Tab")
+    assert page.run("document.querySelector('#panel').contains(document.activeElement)")
+    page.run("document.querySelector('#queries .row8 .thumb').focus()")
+    page.press("Enter")
+    page.run("document.querySelector('dialog .eight .thumb').focus()")
+    page.press("Enter")
+    assert page.run("document.activeElement.id") == "dialog-title"
+
+
+def test_the_whole_map_is_shown_with_no_class_chosen(show: Show, report: Path):
+    page = show(report)
+    page.click("#legend button")
+    assert page.run("document.querySelectorAll('#legend [aria-pressed=true]').length") == 1
+    page.click("#map-reset")
+    assert page.run("document.querySelectorAll('#legend [aria-pressed=true]').length") == 0
+
+
+def test_arrow_keys_go_to_images_of_the_chosen_class_alone(show: Show, report: Path):
+    page = show(report)
+    page.click("#legend button:nth-child(2)")
+    page.run("document.querySelector('#plane').focus()")
+    seen = set()
+    for key in ("ArrowLeft", "ArrowUp", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowDown"):
+        page.press(key)
+        seen.add(page.run("document.querySelector('#tip .soft').textContent"))
+    assert seen == {"dog"}
+
+
+def test_one_finger_pans_a_zoomed_map_and_scrolls_the_page_over_a_whole_one(show: Show, report: Path):
+    page = show(report, width=400, height=800)
+    page.call("Emulation.setTouchEmulationEnabled", enabled=True)
+
+    def drag_up() -> tuple[float, bool]:
+        """How far the page went, and whether the map did."""
+        box, picture = page.box("#plane"), "document.querySelector('#plane').toDataURL()"
+        still = "new Promise(done => { const y = scrollY; setTimeout(() => done(scrollY === y), 200); })"
+        page.wait(still)  # an earlier drag goes on for a while
+        before, drawn = page.run("scrollY"), page.run(picture)
+        x, y = box["x"] + box["width"] / 2 + 30, box["y"] + box["height"] / 2
+        page.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[{"x": x, "y": y}])
+        for step in range(1, 11):
+            page.call("Input.dispatchTouchEvent", type="touchMove", touchPoints=[{"x": x, "y": y - 12 * step}])
+        page.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        page.settle()
+        return page.run("scrollY") - before, page.run(picture) != drawn
+
+    assert drag_up()[0] > 20
+    page.click("#map-in")
+    page.wait("Number(document.querySelector('#plane').dataset.zoom) > 1.5")
+    moved, drawn = drag_up()
+    assert abs(moved) < 5
+    assert drawn
+
+
+def test_oddities_of_a_sample_are_said_to_be_of_the_sample(show: Show, tmp_path: Path):
+    gallery = make_gallery()
+    gallery["total_images"] = np.int64(5000)
+    page = show(write_report(make_run(tmp_path / "run", gallery)))
+    assert "Of this sample of 80 of the 5,000 images, no two images are" in page.run(
+        "document.querySelector('#oddities').textContent"
+    )
+
+
+def test_groups_without_labelled_images_show_no_purity(show: Show, tmp_path: Path):
+    gallery = make_gallery()
+    gallery["labels"] = np.where(gallery["group"] == 2, -1, gallery["labels"])
+    page = show(write_report(make_run(tmp_path / "run", gallery)))
+    assert "purity" not in page.run("document.querySelector('[data-group=\"2\"]').textContent")
+    assert "purity" in page.run("document.querySelector('[data-group=\"3\"]').textContent")
+    page.click("[data-group='2']")
+    assert "purity" not in page.run("document.querySelector('dialog').textContent")
+
+
+def test_of_fifty_thousand_prototypes_the_largest_are_shown(show: Show, tmp_path: Path):
+    gallery = make_gallery(images=400, prototypes=50_000)
+    gallery["group"][:] = 100 * np.arange(400)
+    gallery["group"][:5] = 49_999
+    gallery["group_cosine"][49_999] = 0.99  # of #0, which is empty and not in the page
+    page = show(write_report(make_run(tmp_path / "run", gallery, prototypes=50_000)))
+    assert numbers(page)[0] == 49_999
+    assert "the largest 3,000 of 50,000; of all, 2 near-duplicate" in page.run("document.body.innerText")
+    assert "396 of 50000 chosen" in page.run("document.querySelector('#group-count').textContent")
+    page.click("[data-group='49999']")
+    assert page.run("document.querySelector('#dialog-title').textContent") == "Prototype #49999"
+
+
 def test_the_map_is_usable_with_the_keyboard(show: Show, report: Path):
     page = show(report)
     page.run("document.querySelector('#map-reset').focus()")
@@ -209,7 +300,9 @@ def test_the_page_prints_in_light_with_its_thumbnails(show: Show, report: Path, 
     page.run("dispatchEvent(new Event('beforeprint'))")
     assert page.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.run("[...document.querySelectorAll('.thumb')].every(node => node.querySelector('canvas'))")
+    assert page.run("document.querySelector('.chart[data-key=dead]').checkVisibility()")  # folded on the screen
     page.run("dispatchEvent(new Event('afterprint'))")
+    assert not page.run("document.querySelector('details').open")
     assert page.run("document.querySelectorAll('.thumb canvas').length") == 0
 
 

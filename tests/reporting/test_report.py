@@ -13,14 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from carl.errors import UserError
-from carl.reporting.comparison import config_differences, ranking
+from carl.reporting.comparison import MOST_TOGETHER, config_differences, ranking
 from carl.reporting.glance import headline, judge, tiles
 from carl.reporting.report import embedded_json, write_comparison, write_report
 from carl.reporting.run_files import Run, read_run, read_runs
 from tests.conftest import Run as Command
-from tests.reporting.conftest import make_gallery, make_run
+from tests.reporting.conftest import add_result, make_gallery, make_run
 
 
 def data_of(page: str) -> dict[str, Any]:
@@ -44,9 +45,15 @@ def test_text_from_data_is_shown_as_text(tmp_path: Path):
 
 
 def test_json_in_the_page_cannot_end_its_element():
-    text = str(embedded_json(["</script><!--", "&amp;", "\u2028"]))
-    assert not set("<>&\u2028") & set(text)
-    assert json.loads(text) == ["</script><!--", "&amp;", "\u2028"]
+    values = ["</script><!--", "&amp;", "\u2028\u2029", "\udce9", "\ud83d", "\U0001f600"]
+    text = str(embedded_json(values))
+    assert not set("<>&\u2028\u2029\udce9\ud83d") & set(text)
+    assert json.loads(text) == values
+    assert "\U0001f600" in text
+
+
+def test_letters_of_any_script_are_written_as_they_are():
+    assert str(embedded_json("\u0444\u043e\u0442\u043e \u732b")) == '"\u0444\u043e\u0442\u043e \u732b"'
 
 
 def test_names_that_are_not_valid_unicode_are_written(tmp_path: Path):
@@ -112,35 +119,74 @@ def test_a_metric_that_is_not_finite_is_left_out(tmp_path: Path):
     assert [x for x, _ in charts["loss"]["series"][0]["points"]] == [1, 2, 3, 4]
 
 
-def result(protocol: str, kind: str, trained: dict[str, Any], random: dict[str, Any]) -> str:
-    accuracy = {"trained": trained, "random": random}
-    return json.dumps({"protocol": protocol, "kind": kind, "data": "photos", "accuracy": accuracy})
-
-
 def test_evaluations_are_told_with_their_protocol_and_linear_comes_first(tmp_path: Path):
     run = make_run(tmp_path / "run", None)
-    (run / "results").mkdir()
-    (run / "results" / "knn.json").write_text(result("knn", "offline: all vote", {"20": 50.0}, {"20": 30.0}))
+    add_result(run, "knn", "knn", {"20": 50.0}, {"20": 30.0})
     first = headline(read(run))
     assert first is not None
     assert (first.label, first.gain) == ("kNN, offline, k = 20", 20.0)
-    spread = {"top-1": {"mean": 70.0, "std": 0.5}}
-    (run / "results" / "linear.json").write_text(result("linear", "offline: SGD", spread, {}))
+    add_result(run, "linear", "linear", {"top-1": {"mean": 70.0, "std": 0.5}}, kind="offline: SGD")
     best = headline(read(run))
     assert best is not None
     assert (best.label, best.value, best.spread, best.gain) == ("linear, offline, top-1", 70.0, 0.5, None)
     page = write_report(run).read_text()
-    assert "± 0.5" in page
+    assert "\u00b1 0.5" in page
     assert "kNN probe, online" in page
 
 
-def test_a_score_on_other_data_does_not_stand_for_the_run(tmp_path: Path):
-    run = make_run(tmp_path / "run", None, source="/data/other")
-    (run / "results").mkdir()
-    (run / "results" / "t.json").write_text(result("linear", "offline: SGD", {"top-1": 90.0}, {}))
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ({"encoder_hash": "ab", "target": "run/encoders/epoch-0001.safetensors"}, "Weights of epoch 1."),
+        ({"encoder_hash": "ab"}, "Other weights than the run&#39;s last."),  # from before a run was continued
+        ({"epochs": 1}, "1 of 100 epochs."),
+        ({"data": "/b/photos", "data_fingerprint": "beef"}, "Other data: photos."),
+    ],
+)
+def test_a_score_of_other_weights_or_data_or_a_shorter_protocol_does_not_stand_for_the_run(
+    tmp_path: Path, other: dict[str, Any], said: str
+):
+    run = make_run(tmp_path / "run", None)
+    add_result(run, "0-first-by-name", "linear", {"top-1": 99.0}, **other)
+    add_result(run, "linear", "linear", {"top-1": 70.0})
+    best = headline(read(run))
+    assert best is not None
+    assert best.value == 70.0
+    page = write_report(run).read_text()
+    assert f'<b class="aside">{said}</b>' in page
+    assert page.index("70.0%") < page.index("99.0%")
+    (run / "results" / "linear.json").unlink()
+    left = headline(read(run))
+    assert left is not None
+    assert left.protocol == "probe"
+
+
+def test_continued_training_leaves_earlier_results_behind(tmp_path: Path):
+    run = make_run(tmp_path / "run", None)
+    add_result(run, "knn", "knn", {"20": 50.0}, {"20": 30.0})
+    save_file({"conv1.weight": np.ones((2, 3), np.float32)}, run / "encoder.safetensors")
     best = headline(read(run))
     assert best is not None
     assert best.protocol == "probe"
+    assert f"carl eval {run}" in [step.command for step in judge(read(run)).steps]
+
+
+def test_the_headline_tells_the_gain_of_the_next_score_where_its_own_has_none(tmp_path: Path):
+    run = make_run(tmp_path / "run", None)
+    add_result(run, "linear", "linear", {"top-1": 70.0})
+    add_result(run, "knn", "knn", {"20": 50.0}, {"20": 30.0})
+    first = tiles(read(run))[0]
+    assert (first.name, first.value) == ("linear, offline, top-1", "70.0%")
+    assert first.note == "kNN, offline, k = 20: +20.0 points over random weights (30.0%)"
+
+
+def test_a_run_is_judged_by_a_score_that_random_weights_have_too(tmp_path: Path):
+    run = make_run(tmp_path / "run", None)
+    add_result(run, "linear", "linear", {"top-1": 70.0})
+    add_result(run, "knn", "knn", {"20": 30.2}, {"20": 30.0})
+    verdict = judge(read(run))
+    assert (verdict.tone, verdict.but) == ("warn", "but not better than random weights")
+    assert "kNN, offline, k = 20: 30.2% against 30.0%" in verdict.steps[0].advice
 
 
 def test_the_time_of_an_interrupted_run_is_estimated_and_said_to_be(tmp_path: Path):
@@ -152,8 +198,7 @@ def test_the_time_of_an_interrupted_run_is_estimated_and_said_to_be(tmp_path: Pa
 
 def test_runs_are_ranked_by_a_score_that_all_have(tmp_path: Path):
     low, high = make_run(tmp_path / "low", None, knn=50.0), make_run(tmp_path / "high", None, knn=55.0)
-    (low / "results").mkdir()
-    (low / "results" / "linear.json").write_text(result("linear", "offline: SGD", {"top-1": 90.0}, {}))
+    add_result(low, "linear", "linear", {"top-1": 90.0})
     rows, shared = ranking(read_runs([low, high]))
     assert shared == "kNN probe, online, k = 20"
     assert [row.run.name for row in rows] == ["high", "low"]
@@ -161,8 +206,53 @@ def test_runs_are_ranked_by_a_score_that_all_have(tmp_path: Path):
 
 
 def test_a_comparison_without_a_common_score_says_how_to_get_one(tmp_path: Path):
-    runs = [make_run(tmp_path / "a", None), make_run(tmp_path / "b", None, source="others")]
+    """Two folders of the same name are different data, and runs without a common score keep their order."""
+    runs = [make_run(tmp_path / name, None, source=f"/{name}/photos", fingerprint=name, knn=k)
+            for name, k in (("a", 40.0), ("b", 60.0))]  # fmt: skip
     assert "no score in common" in write_comparison(runs, tmp_path / "c.html").read_text()
+    assert [row.run.name for row in ranking(read_runs(runs))[0]] == ["a", "b"]
+
+
+@pytest.mark.parametrize("other", [{"epochs": 5}, {"data_fingerprint": "beef"}, {"hyperparameters": {"rates": [3.0]}}])
+def test_scores_by_other_epochs_values_or_images_are_not_compared(tmp_path: Path, other: dict[str, Any]):
+    runs = [make_run(tmp_path / name, None) for name in ("a", "b")]
+    add_result(runs[0], "linear", "linear", {"top-1": 50.0})
+    add_result(runs[1], "linear", "linear", {"top-1": 60.0}, **other)
+    assert ranking(read_runs(runs))[1] == "kNN probe, online, k = 20"
+    add_result(runs[1], "linear", "linear", {"top-1": 60.0})
+    assert ranking(read_runs(runs))[1] == "linear, offline, top-1"
+
+
+def test_encoders_may_be_compared_on_data_that_neither_was_trained_on(tmp_path: Path):
+    runs = [make_run(tmp_path / name, None, fingerprint=name) for name in ("a", "b")]
+    for run, score in zip(runs, (50.0, 60.0), strict=True):
+        add_result(run, "linear", "linear", {"top-1": score}, data="/data/birds", data_fingerprint="c0de")
+    rows, shared = ranking(read_runs(runs))
+    assert shared == "linear, offline, top-1, on birds"
+    assert [row.run.name for row in rows] == ["b", "a"]
+
+
+def test_runs_that_all_score_nothing_are_compared(tmp_path: Path):
+    runs = [make_run(tmp_path / name, None) for name in ("a", "b")]
+    for run in runs:
+        add_result(run, "linear", "linear", {"top-1": 0.0})
+    assert "a and b are level at 0.0%" in write_comparison(runs, tmp_path / "c.html").read_text()
+
+
+def test_a_comparison_tells_the_protocol_in_its_own_letters(tmp_path: Path):
+    runs = [make_run(tmp_path / name, None) for name in ("a", "b")]
+    for run in runs:
+        add_result(run, "linear", "linear", {"top-1": 50.0}, kind="offline: MoCo's protocol, SGD")
+    assert "Offline: MoCo&#39;s protocol, SGD." in write_comparison(runs, tmp_path / "c.html").read_text()
+
+
+def test_commands_on_the_page_quote_what_a_shell_would_split(tmp_path: Path):
+    run = make_run(tmp_path / "two words; ls", None, finished=False)
+    page = html.unescape(write_report(run).read_text())
+    quoted = f"'{run}'"
+    assert f"carl pretrain --resume {quoted}</code>" in page
+    assert f"carl pretrain --resume {quoted} --set log.report=true" in page
+    assert f"carl pretrain --config '{run}/config.toml' --out '{run}-again'" in page
 
 
 def test_a_comparison_lists_what_differs_and_nothing_else(tmp_path: Path):
@@ -211,16 +301,40 @@ def test_reports_import_no_torch(tmp_path: Path):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-@pytest.mark.slow
-def test_a_report_of_ten_thousand_images_takes_under_30_s_and_15_mb(tmp_path: Path):
-    gallery = make_gallery(
-        images=10_000, prototypes=300, side=48, names=[f"photos/2024/{i:08d}.jpg" for i in range(10_000)]
-    )
+def large_gallery(names: list[str] | None = None) -> dict[str, Any]:
+    gallery = make_gallery(images=10_000, prototypes=300, side=48, names=names)
     noise = np.random.default_rng(0).integers(-40, 40, gallery["thumbnails"].shape)  # harder to code than photos
     gallery["thumbnails"] = np.clip(gallery["thumbnails"] + noise, 0, 255).astype(np.uint8)
     gallery["embeddings"] = np.random.default_rng(0).normal(size=(10_000, 512)).astype(np.float16)
+    return gallery
+
+
+@pytest.mark.slow
+def test_a_report_of_ten_thousand_images_takes_under_30_s_and_15_mb(tmp_path: Path):
+    gallery = large_gallery([f"photos/2024/{i:08d}.jpg" for i in range(10_000)])
     run = make_run(tmp_path / "run", gallery, prototypes=300)
     start = time.process_time()  # of all threads: what it takes on a machine that does nothing else, or less
     page = write_report(run)
     assert time.process_time() - start < 30
     assert page.stat().st_size < 15_000_000
+
+
+@pytest.mark.slow
+def test_long_names_and_many_runs_take_room_from_the_thumbnails_not_more_than_15_mb(tmp_path: Path):
+    gallery = large_gallery(["\u0444\u043e\u0442\u043e" * 100 + f"{i}.jpg" for i in range(10_000)])
+    runs = [make_run(tmp_path / f"run{number}", None, prototypes=300) for number in range(MOST_TOGETHER)]
+    for number, run in enumerate(runs):
+        gallery["random_neighbours"] = np.roll(gallery["random_neighbours"], number, axis=0)
+        np.savez(run / "gallery.npz", **gallery)
+    for count in (4, len(runs)):
+        page = write_comparison(runs[:count], tmp_path / "all.html")
+        assert page.stat().st_size < 15_000_000
+        assert len(data_of(page.read_text())["galleries"]) == count
+    assert write_report(runs[0]).stat().st_size < 15_000_000
+
+
+def test_more_runs_than_colours_are_compared_without_their_images(tmp_path: Path):
+    runs = [make_run(tmp_path / f"run{number}", make_gallery()) for number in range(MOST_TOGETHER + 1)]
+    page = write_comparison(runs, tmp_path / "all.html").read_text()
+    assert data_of(page)["images"] is None
+    assert f"at most {MOST_TOGETHER} runs" in page

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -29,14 +31,45 @@ def test_neighbours_are_the_most_similar_others():
 
 def test_groups_name_the_choice_the_surest_images_and_the_nearest_group():
     scores = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.8, 0.1, 0.1]])
-    vectors = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]])
-    found = gallery.groups(scores, vectors)
+    grouping = gallery.Grouping(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))
+    assert grouping.add(scores).tolist() == pytest.approx([0.7, 0.6, 0.8])
+    found = grouping.arrays()
     assert found["group"].tolist() == [0, 1, 0]
     assert found["confidence"].tolist() == pytest.approx([0.7, 0.6, 0.8])
     assert found["group_best"][0].tolist() == [2, 0, 1]
     assert found["group_twin"].tolist()[0] == 2
     assert found["group_cosine"][0] > 0.99
     assert found["group_mean"].tolist() == pytest.approx(scores.mean(0).tolist())
+
+
+def test_groups_are_the_same_from_all_images_at_once_and_from_parts():
+    generator = torch.Generator().manual_seed(0)
+    scores, vectors = torch.rand(50, 7, generator=generator), torch.randn(7, 4, generator=generator)
+    whole, parts = gallery.Grouping(vectors), gallery.Grouping(vectors)
+    whole.add(scores)
+    for part in scores.split(6):
+        parts.add(part)
+    for name, expected in whole.arrays().items():
+        assert np.allclose(parts.arrays()[name], expected), name
+
+
+def test_fifty_thousand_prototypes_are_never_compared_all_with_all_at_once():
+    code = (
+        "import resource, torch; from carl.training.gallery import Grouping;"
+        "g = Grouping(torch.randn(50_000, 4)); g.add(torch.rand(64, 50_000)); g.arrays();"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    unit = 1 if sys.platform == "darwin" else 1024
+    assert unit * int(done.stdout) < 2e9  # all pairs would take 10 GB
+
+
+def test_the_main_process_of_many_clusters_by_itself(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("carl.distributed.dist.is_initialized", lambda: True)
+    monkeypatch.setattr("carl.distributed.dist.get_world_size", lambda: 2)
+    monkeypatch.setattr("carl.distributed.dist.get_rank", lambda: 0)
+    features = torch.eye(8).repeat(5, 1)
+    assert len(gallery.clusters(features, classes=0)["group_mean"]) == 20
 
 
 def test_methods_without_prototypes_get_clusters_that_follow_the_features():

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from carl.inference.trained import Trained
+from carl.scores import Measure, Subject, file_hash, read_measures
 
 # What the publishers of the data say; none of it is legal advice.
 LICENCES = {
@@ -100,23 +102,38 @@ def _environment(trained: Trained) -> list[str]:
 
 
 def _results(trained: Trained) -> list[str]:
-    """The last probe, and the results of `carl eval`: accuracies as they were measured."""
-    lines = []
-    for path in sorted(trained.run.results.glob("*.json")):
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            lines.append(f"- {result['protocol']} on {Path(result['data']).name}: {_figures(result)}")
-        except (ValueError, KeyError, TypeError, AttributeError):
-            continue
+    """The results of `carl eval` for these weights: every accuracy with its protocol, label and data."""
+    record = trained.run.read_data()
+    subject = Subject(
+        encoder_hash=file_hash(trained.run.encoder_file),
+        source=trained.run.read_config().data.source,
+        fingerprint="" if record is None else record.fingerprint,
+    )
+    found = read_measures(_result_files(trained), subject)
+    own = [measure for measure in found if not measure.encoder]
+    lines = [_line(list(together)) for _, together in groupby(own, lambda m: (m.title, m.shortened, m.images, m.how))]
     return lines or ["Not evaluated yet: `carl eval RUN` does that."]
 
 
-def _figures(result: dict[str, Any]) -> str:
-    accuracy = result["accuracy"]
-    if isinstance(accuracy, dict) and isinstance(accuracy.get("trained"), dict):
-        random = accuracy.get("random", {})
-        return "; ".join(
-            f"{value}% with {key} neighbours" + (f" (random weights {random[key]}%)" if key in random else "")
-            for key, value in accuracy["trained"].items()
-        )
-    return json.dumps(accuracy)
+def _result_files(trained: Trained) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(trained.run.results.glob("*.json")):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, RecursionError):
+            continue  # damaged by other hands: `carl eval` measures again
+    return [result for result in found if isinstance(result, dict)]
+
+
+def _line(together: list[Measure]) -> str:
+    """The figures of one protocol."""
+    first = together[0]
+    label = ", ".join(part for part in (first.title, first.shortened) if part)
+    figures = ", ".join(f"{measure.name} {_figure(measure)}" for measure in together)
+    return f"- {label}, on {first.data}: {figures}; {first.how.partition(': ')[2] or first.how}"
+
+
+def _figure(measure: Measure) -> str:
+    spread = "" if measure.spread is None else f" \u00b1 {measure.spread:.2f}"
+    random = "" if measure.random is None else f" (random weights {measure.random:.2f}%)"
+    return f"{measure.value:.2f}%{spread}{random}"

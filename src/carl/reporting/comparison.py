@@ -8,10 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from carl.reporting.glance import PREFERRED, Measure, Verdict, duration, headline, judge, measures, training_seconds
+from carl.reporting.glance import (
+    PREFERRED,
+    Verdict,
+    duration,
+    headline,
+    judge,
+    measures,
+    most_telling,
+    training_seconds,
+)
 from carl.reporting.run_files import Run
+from carl.scores import Measure
 
 SAME_FOR_READERS = {"log", "probe"}  # sections that have no say in the weights
+MOST_TOGETHER = 8  # runs whose images are laid beside each other: as many as there are colours, under 15 MB a page
 
 
 @dataclass(frozen=True)
@@ -31,32 +42,34 @@ def ranking(runs: Sequence[Run]) -> tuple[list[Row], str]:
     shared = shared_score(runs)
     rows = []
     for place, run in enumerate(runs):
-        found = measures(run)
-        score = next((m for m in found if m.identity == shared), None) if shared else headline(run)
+        found = [m for m in measures(run) if m.comparable]
+        score = next((m for m in found if m.identity == shared.identity), None) if shared else headline(run)
         seconds, measured = training_seconds(run)
         time = ("" if measured else "about ") + duration(seconds) if seconds else "?"
         known = [m for m in found if {(m.protocol, m.name), (m.protocol, "")} & {*PREFERRED}]
         others = [m for m in known if score is None or m.identity != score.identity]
         rows.append(Row(place, run, score, judge(run), time, others))
-    rows.sort(key=lambda row: -row.score.value if row.score else 1.0)
-    return rows, ", ".join(shared[:2]) if shared else ""
+    if shared is not None:  # else there is no better and worse: they stay as given
+        rows.sort(key=lambda row: -row.score.value if row.score else 1.0)
+    return rows, "" if shared is None else shared.label + ("" if shared.own_data else f", on {shared.data}")
 
 
-def shared_score(runs: Sequence[Run]) -> tuple[str, str, str] | None:
-    """The score that says most of those that every run has."""
-    common = set.intersection(*({m.identity for m in measures(run)} for run in runs))
-    for protocol, name in PREFERRED:
-        for measure in measures(runs[0]):
-            if measure.identity in common and measure.protocol == protocol and name in ("", measure.name):
-                return measure.identity
-    return min(common) if common else None
+def shared_score(runs: Sequence[Run]) -> Measure | None:
+    """The score that says most of those that every run has, by the same protocol on the same images."""
+    common = set.intersection(*({m.identity for m in measures(run) if m.comparable} for run in runs))
+    candidates = [m for m in measures(runs[0]) if m.comparable and m.identity in common]
+    own = [m for m in candidates if m.own_data]
+    return most_telling(own) or most_telling(candidates) or next(iter(candidates), None)
 
 
 def conclusion(rows: Sequence[Row], shared: str) -> str:
     """In one sentence, which run learned more."""
     scored = [row for row in rows if row.score is not None]
     if len(scored) < len(rows) or not shared:
-        return "The runs have no score in common; evaluate each in the same way: carl eval RUN"
+        return (
+            "The runs have no score in common; evaluate each by the same protocol on the same images: "
+            "carl eval RUN --data DATA"
+        )
     first, second = scored[0], scored[1]
     assert first.score is not None
     assert second.score is not None
@@ -86,9 +99,9 @@ def config_differences(runs: Sequence[Run]) -> list[tuple[str, list[str]]]:
 
 
 def same_images(runs: Sequence[Run]) -> bool:
-    """True when all runs have a gallery of the same images, so that they can be laid beside each other."""
+    """True when a few runs all have a gallery of the same images, so that they can be laid beside each other."""
     first: dict[str, Any] = runs[0].gallery
-    return all(
+    return len(runs) <= MOST_TOGETHER and all(
         run.gallery
         and np.array_equal(run.gallery["rows"], first["rows"])
         and np.array_equal(run.gallery["thumbnails"], first["thumbnails"])

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from carl.reporting.run_files import Record, Run, is_number
+from carl.reporting.run_files import Record, Run
+from carl.scores import is_number
 
 LOSS, LEARNED, PROTOTYPES, SCHEDULE, MORE = (
     "Loss", "What was learned", "Prototypes", "Schedule and speed", "More figures",
@@ -38,6 +39,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "information": (MORE, "Information in an assignment (nats)"),
     "covering": (MORE, "Prototypes that hold 99% of the views"),
     "largest": (MORE, "Part of the views in the fullest prototype"),
+    "heaviest": (MORE, "Largest probability in the mean assignment"),
     "dead": (MORE, "Dead prototypes"),
     "duplicates": (MORE, "Near-duplicate prototypes"),
     "largest_cluster": (MORE, "Part of the images in the largest cluster"),

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from carl.reporting.pictures import thumbnail_sheets
 from carl.reporting.projections import PROJECTIONS, map_places
 from carl.reporting.run_files import Gallery
 
@@ -20,15 +19,16 @@ ALIKE, SAME_PIXELS = 0.75, 0.95
 WHITENED = 256  # directions of the whitening; plain cosines of a young encoder are near 1 for all pairs
 COARSE = 8  # side at which pixels are compared
 OUTLIERS, PAIRS, QUERIES, TOP_CLASSES = 24, 24, 10, 5
+MOST_GROUPS = 3000  # in the page; of more the largest
+LONGEST_NAME = 200  # characters
 
 
 def image_data(gallery: Gallery) -> dict[str, Any]:
-    """The images themselves: thumbnails, labels and names; the same for all runs on the same images."""
+    """The images themselves, without their pixels: labels and names; the same for all runs on the same images."""
     data: dict[str, Any] = {
         "count": len(gallery["rows"]),
         "total": int(gallery["total_images"]),
         "rows": gallery["rows"].tolist(),
-        "sheets": thumbnail_sheets(gallery["thumbnails"]).as_data(),
         "pixelated": max(gallery["thumbnails"].shape[1:3]) <= 40,  # a few large pixels are clearer than a blur
         "classes": [],
         "queries": _queries(gallery),
@@ -37,7 +37,7 @@ def image_data(gallery: Gallery) -> dict[str, Any]:
         data["labels"] = gallery["labels"].tolist()
         data["classes"] = _class_names(gallery)
     if "names" in gallery:
-        data["names"] = gallery["names"].tolist()
+        data["names"] = [_short(str(name)) for name in gallery["names"]]
     return data
 
 
@@ -48,7 +48,7 @@ def compared_data(gallery: Gallery, projection: str) -> dict[str, Any]:
         "places": map_places(gallery, projection).ravel().tolist(),
         "near": gallery["neighbours"].shape[1],
         "neighbours": gallery["neighbours"].ravel().tolist(),
-        "similarities": _thousandths(gallery["similarities"]).ravel().tolist(),
+        "nearest": _thousandths(gallery["similarities"][:, :1]).ravel().tolist(),
         "random": gallery["random_neighbours"].ravel().tolist(),
         "same_label": _same_label(gallery),
     }
@@ -71,27 +71,40 @@ def gallery_data(gallery: Gallery, projection: str) -> dict[str, Any]:
     return data
 
 
-def groups(gallery: Gallery) -> list[dict[str, Any]]:
-    """Each prototype or cluster: its images, the surest first, its classes, and what is wrong with it."""
+def groups(gallery: Gallery) -> dict[str, Any]:
+    """The prototypes or clusters: the largest with their images, the surest first, and how many there are of each kind.
+
+    An image chooses at most one group, so many prototypes are mostly empty ones.
+    """
     chosen, sure = gallery["group"], gallery["confidence"]
     count = len(gallery["group_mean"])
-    order = np.lexsort((-sure, chosen))  # by group, the surest first
-    ends = np.cumsum(np.bincount(chosen, minlength=count))
-    described = []
-    for number, members in enumerate(np.split(order, ends[:-1])):
-        group: dict[str, Any] = {
-            "number": number,
-            "members": members.tolist(),
-            "confidence": round(float(sure[members].mean()), 3) if len(members) else 0.0,
-            "marks": _marks(gallery, number, len(members)),
-        }
-        if not len(members):
-            group["best"] = gallery["group_best"][number].tolist()
-        if "labels" in gallery:
-            group["classes"] = _top_classes(gallery["labels"][members])
-            group["purity"] = group["classes"][0][1] if group["classes"] else 0.0
-        described.append(group)
-    return described
+    sizes = np.bincount(chosen, minlength=count)
+    members = np.split(np.lexsort((-sure, chosen)), np.cumsum(sizes)[:-1])  # by group, the surest first
+    marks = [_marks(gallery, number, int(size)) for number, size in enumerate(sizes)]
+    kinds = [mark["kind"] for listed in marks for mark in listed]
+    largest = np.sort(np.lexsort((-gallery["group_mean"], -sizes))[:MOST_GROUPS])
+    return {
+        "count": count,
+        "used": int((sizes > 0).sum()),
+        "kinds": {kind: kinds.count(kind) for kind in ("near-duplicate", "dead", "empty") if kind in kinds},
+        "shown": [_group(gallery, int(number), members[number], marks[number]) for number in largest],
+    }
+
+
+def _group(gallery: Gallery, number: int, members: np.ndarray, marks: list[dict[str, Any]]) -> dict[str, Any]:
+    sure = gallery["confidence"][members]
+    group: dict[str, Any] = {
+        "number": number,
+        "members": members.tolist(),
+        "confidence": round(float(sure.mean()), 3) if len(members) else 0.0,
+        "marks": marks,
+    }
+    if not len(members):
+        group["best"] = gallery["group_best"][number].tolist()
+    if "labels" in gallery:
+        group["classes"] = _top_classes(gallery["labels"][members])
+        group["purity"] = group["classes"][0][1] if group["classes"] else None  # no labelled member
+    return group
 
 
 def near_duplicates(gallery: Gallery) -> dict[str, Any]:
@@ -143,9 +156,12 @@ def average_purity(gallery: Gallery) -> float | None:
         return None
     labelled = gallery["labels"] >= 0
     labels, chosen = gallery["labels"][labelled], gallery["group"][labelled]
-    counts = np.zeros((len(gallery["group_mean"]), labels.max(initial=0) + 1), np.int64)
-    np.add.at(counts, (chosen, labels), 1)
-    return float(counts.max(axis=1).sum() / max(1, len(labels)))
+    if not len(labels):
+        return None
+    pairs, counts = np.unique(np.stack([chosen, labels], axis=1), axis=0, return_counts=True)
+    most = np.zeros(len(gallery["group_mean"]), np.int64)
+    np.maximum.at(most, pairs[:, 0], counts)
+    return float(most.sum() / len(labels))
 
 
 def _marks(gallery: Gallery, number: int, size: int) -> list[dict[str, Any]]:
@@ -201,6 +217,12 @@ def _same_label(gallery: Gallery) -> dict[str, float] | None:
         "random": part(gallery["random_neighbours"]),
         "chance": float((shares**2).sum()),
     }
+
+
+def _short(name: str) -> str:
+    """A name that a page can hold ten thousand of: of a long one its beginning and its end."""
+    half = (LONGEST_NAME - 1) // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[:half]}\u2026{name[-half:]}"
 
 
 def _thousandths(values: np.ndarray) -> np.ndarray:

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carl.reporting.run_files import Run, is_number
+from carl.reporting.run_files import Run
+from carl.scores import Measure, in_order, is_number, read_measures
 
 TONES = {"healthy": "good", "partly collapsed": "warn", "collapsed": "bad", "stopped early": "warn"}
 NOTHING_LEARNED = 1.0  # points over random weights under which nothing was learned that counts; ours
 STILL_RISING = 1.0  # points of kNN over the last quarter of a run from which on longer training is advised; ours
-PROTOCOL_NAMES = {
-    "knn": "kNN",
-    "linear": "linear",
-    "linear-cached": "linear",
-    "semi": "fine-tuned",
-    "finetune": "fine-tuned",
-}
 # Scores by how much they say of an encoder: the one that stands for a run is the first of these that it has.
 PREFERRED = (("linear", "top-1"), ("linear-cached", "top-1"), ("knn", "k = 20"), ("probe", ""))
 
@@ -47,33 +43,6 @@ class Tile:
     note: str
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A score of the encoder, with how it was measured."""
-
-    protocol: str  # as on the command line, or probe
-    title: str  # kNN, offline
-    name: str  # k = 20
-    how: str  # offline: the run's training images vote ...
-    data: str
-    value: float  # percent
-    random: float | None  # of the same encoder with random weights
-    spread: float | None = None  # standard deviation over seeds
-
-    @property
-    def gain(self) -> float | None:
-        return None if self.random is None else self.value - self.random
-
-    @property
-    def label(self) -> str:
-        return f"{self.title}, {self.name}"
-
-    @property
-    def identity(self) -> tuple[str, str, str]:
-        """Scores with the same identity may be compared."""
-        return self.title, self.name, self.data
-
-
 def judge(run: Run) -> Verdict:
     """The last probe's verdict; `stopped early` for a run that has not finished."""
     probes = run.of_kind("probe")
@@ -84,7 +53,7 @@ def judge(run: Run) -> Verdict:
         at = f"Epoch {run.epochs_done:.3g} of {run.value('train', 'epochs', '?')}"
         figures = f"{at}; at the last probe: {word}. {figures}" if "verdict" in last else f"{at}. {figures}"
         word = "stopped early"
-    tone, but, best = TONES.get(word, "plain"), "", headline(run)
+    tone, but, best = TONES.get(word, "plain"), "", headline(run, beside_random=True)
     if tone == "good" and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
         tone, but = "warn", "but not better than random weights"
     return Verdict(word, but, tone, figures.strip(), _next_steps(run, last))
@@ -109,10 +78,10 @@ def _figures(run: Run, last: dict[str, Any]) -> str:
 def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
     steps = [Step(str(text)) for text in last.get("warnings", ())]
     if not run.finished:
-        steps.append(Step("Go on where it stopped:", f"carl pretrain --resume {run.path}"))
+        steps.append(Step("Go on where it stopped:", f"carl pretrain --resume {run.quoted}"))
     elif last.get("verdict") == "too early to judge":
         steps.append(Step("Assignments are still nearly flat: train for more epochs before judging."))
-    best = headline(run)
+    best = headline(run, beside_random=True)
     if run.finished and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
         better = "no better" if best.gain > -NOTHING_LEARNED else "worse"
         steps.append(
@@ -124,9 +93,9 @@ def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
     rise, epochs = _late_rise(run), run.value("train", "epochs", 1)
     if run.finished and rise is not None and rise >= STILL_RISING:
         advice = f"kNN rose by {rise:.1f} points over the last quarter of the run: train longer,"
-        steps.append(Step(advice, f"carl pretrain --resume {run.path} --epochs {2 * int(epochs)}"))
-    if run.finished and not run.results and "knn" in last:
-        steps.append(Step("Measure it on all the data, beside random weights:", f"carl eval {run.path}"))
+        steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {2 * int(epochs)}"))
+    if run.finished and "knn" in last and not any(m.protocol != "probe" and m.comparable for m in measures(run)):
+        steps.append(Step("Measure it on all the data, beside random weights:", f"carl eval {run.quoted}"))
     return steps
 
 
@@ -145,8 +114,7 @@ def tiles(run: Run) -> list[Tile]:
     shown = []
     best = headline(run)
     if best is not None:
-        note = "" if best.gain is None else f"{best.gain:+.1f} points over random weights ({best.random:.1f}%)"
-        shown.append(Tile(best.label, f"{best.value:.1f}%", note))
+        shown.append(Tile(best.label, f"{best.value:.1f}%", _gain_note(run, best)))
     if "used" in last and "prototypes" in last:
         shown.append(Tile("prototypes in use", f"{last['used']:.0f} of {last['prototypes']:.0f}", _entropy_note(last)))
         if is_number(last.get("agreement")):
@@ -165,6 +133,15 @@ def tiles(run: Run) -> list[Tile]:
         where = run.environment.get("cuda") or (f"{threads} threads" if threads and threads != 1 else "one thread")
         shown.append(Tile("images a second", f"{statistics.median(speeds):,.0f}", f"median, {where}"))
     return shown
+
+
+def _gain_note(run: Run, best: Measure) -> str:
+    """How far the score, or the next that random weights have too, is over theirs."""
+    other = headline(run, beside_random=True)
+    if other is None:
+        return ""
+    note = f"{other.gain:+.1f} points over random weights ({other.random:.1f}%)"
+    return note if other.identity == best.identity else f"{other.label}: {note}"
 
 
 def _entropy_note(last: dict[str, Any]) -> str:
@@ -213,51 +190,38 @@ def own_data(run: Run) -> str:
 
 
 def measures(run: Run) -> list[Measure]:
-    """All scores of a run: evaluations from results/, then the probe."""
-    found = [measure for result in run.results for measure in _result_measures(result)]
+    """All scores of a run, from results/ and the probe, in order."""
+    return in_order([*read_measures(run.results, run.subject), *_probed(run)])
+
+
+def _probed(run: Run) -> list[Measure]:
     probes = [r for r in run.of_kind("probe") if is_number(r.get("knn"))]
-    if probes:
-        untrained = probes[0]["epoch"] == 0 and run.value("model", "init") is None
-        voters, k = run.value("probe", "train_images", "?"), run.value("probe", "neighbours", "?")
-        how = f"online: {voters} training images vote, on a sample of the test images"
-        before = probes[0]["knn"] if untrained else None
-        found.append(Measure("probe", "kNN probe, online", f"k = {k}", how, own_data(run), probes[-1]["knn"], before))
-    return found
+    if not probes:
+        return []
+    untrained = probes[0]["epoch"] == 0 and run.value("model", "init") is None
+    k, values = run.value("probe", "neighbours", "?"), run.config.get("probe", {})
+    return [
+        Measure(
+            protocol="probe",
+            title="kNN probe, online",
+            name=f"k = {k}",
+            how=f"online: {values.get('train_images', '?')} training images vote, on a sample of the test images",
+            data=own_data(run),
+            value=probes[-1]["knn"],
+            random=probes[0]["knn"] if untrained else None,
+            images=run.subject.fingerprint or run.subject.source,
+            values=json.dumps({key: values.get(key) for key in ("images", "temperature", "train_images")}),
+        )
+    ]
 
 
-def _result_measures(result: dict[str, Any]) -> list[Measure]:
-    """The scores in one file of results/; those of random weights alone are left out."""
-    protocol, how = str(result.get("protocol", "evaluation")), str(result.get("kind", ""))
-    accuracy = result.get("accuracy")
-    accuracy = accuracy if isinstance(accuracy, dict) else {}
-    trained, random = (accuracy.get(which) or {} for which in ("trained", "random"))
-    mode = how.partition(":")[0]
-    title = ", ".join(part for part in (PROTOCOL_NAMES.get(protocol, protocol), mode) if part)
-    values = result.get("hyperparameters")
-    fraction = values.get("fraction") if isinstance(values, dict) else None
-    if is_number(fraction) and protocol == "semi":
-        title += f", {100 * fraction:g}% of the labels"
-    found = []
-    for name, entry in trained.items():
-        value, spread = _mean_and_spread(entry)
-        if value is not None:
-            label = f"k = {name}" if str(name).isdigit() else str(name)
-            data, before = Path(str(result.get("data", ""))).name, _mean_and_spread(random.get(name))[0]
-            found.append(Measure(protocol, title, label, how, data, value, before, spread))
-    return found
+def headline(run: Run, beside_random: bool = False) -> Measure | None:
+    """The one score that says most of the run; with `beside_random`, of those that random weights have too."""
+    found = [m for m in measures(run) if not m.asides and (m.gain is not None or not beside_random)]
+    return most_telling(found)
 
 
-def _mean_and_spread(entry: Any) -> tuple[float | None, float | None]:
-    """A score is a number, or a mean with its standard deviation over seeds."""
-    if isinstance(entry, dict):
-        mean, spread = entry.get("mean"), entry.get("std")
-        return (float(mean) if is_number(mean) else None), (float(spread) if is_number(spread) else None)
-    return (float(entry) if is_number(entry) else None), None
-
-
-def headline(run: Run) -> Measure | None:
-    """The one score that says most, on the run's own data."""
-    found = [measure for measure in measures(run) if measure.data == own_data(run)]
+def most_telling(found: Sequence[Measure]) -> Measure | None:
     for protocol, name in PREFERRED:
         for measure in found:
             if measure.protocol == protocol and name in ("", measure.name):

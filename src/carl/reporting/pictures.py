@@ -13,7 +13,6 @@ from PIL import Image
 
 SHEET_COLUMNS, SHEET_ROWS = 25, 20
 BLOCK = 16  # WebP codes blocks of so many pixels: a thumbnail that fills whole ones does not bleed into the next
-SHEETS_BYTES = 8_000_000  # of all sheets; in base64 a third more, which leaves 4 MB of the 15 for the rest
 LOSSLESS_PIXELS = 2_000_000  # up to here sheets are kept exact: about 3 s of encoding
 SETTINGS = ((1, 88), (1, 75), (1, 55), (2, 75), (2, 50), (4, 50))  # (reduction, quality), the best first
 
@@ -34,7 +33,7 @@ class Sheets:
         return asdict(self)
 
 
-def thumbnail_sheets(thumbnails: np.ndarray, budget: int = SHEETS_BYTES) -> Sheets:
+def thumbnail_sheets(thumbnails: np.ndarray, budget: int) -> Sheets:
     """Thumbnails (N, h, w, 3) in sheets of together at most `budget` bytes, as good as that allows."""
     sheets = -(-len(thumbnails) // (SHEET_COLUMNS * SHEET_ROWS))
     if thumbnails[..., 0].size <= LOSSLESS_PIXELS:

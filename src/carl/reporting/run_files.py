@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-import math
-import tomllib
+import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from carl import files
+from carl.config import read_toml
 from carl.errors import UserError
+from carl.scores import Subject, file_hash, is_number
 
 GALLERY_FORMAT = 2  # what training/gallery.py writes
+RUN_FORMAT = 1  # of the run directory, runs.py's
 
 Record = dict[str, Any]
 Gallery = dict[str, np.ndarray]
@@ -41,6 +45,19 @@ class Run:
     def of_kind(self, kind: str) -> list[Record]:
         return [record for record in self.records if record.get("kind") == kind]
 
+    @cached_property
+    def subject(self) -> Subject:
+        """What a score has to be of to stand for this run."""
+        fingerprint = str(self.data.get("fingerprint") or "")
+        return Subject(
+            file_hash(self.path / "encoder.safetensors"), str(self.value("data", "source", "?")), fingerprint
+        )
+
+    @property
+    def quoted(self) -> str:
+        """The directory as a word of a command."""
+        return shlex.quote(str(self.path))
+
     @property
     def finished(self) -> bool:
         return bool(self.records) and self.records[-1].get("event") == "finished"
@@ -52,24 +69,32 @@ class Run:
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
     """The runs, with names that tell them apart."""
-    resolved = [path.resolve() for path in paths]
-    if len(set(resolved)) < len(resolved):
-        twice = next(path for path in paths if resolved.count(path.resolve()) > 1)
+    resolved = [Path(os.path.realpath(path)) for path in paths]  # Path.resolve fails on links that go in a circle
+    twice = next((path for path, real in zip(paths, resolved, strict=True) if resolved.count(real) > 1), None)
+    if twice is not None:
         raise UserError(f"{twice} is given twice; name each run once")
     names = [path.name for path in resolved]
     unique = len(set(names)) == len(names)
-    return [read_run(path, path.resolve().name if unique else str(path)) for path in paths]
+    return [read_run(path, name if unique else str(path)) for path, name in zip(paths, names, strict=True)]
 
 
 def read_run(path: Path, name: str) -> Run:
     if not (path / "config.toml").is_file():
         raise UserError(f"{path} is not a run directory (it has no config.toml); give what `carl pretrain` made")
+    config, environment = read_toml(path / "config.toml"), _read_json(path / "environment.json")
+    if not all(isinstance(section, dict) for section in config.values()):
+        raise UserError(f"{path / 'config.toml'} is not of a run, it holds values outside of sections; restore it")
+    if environment.get("format", RUN_FORMAT) != RUN_FORMAT:
+        raise UserError(
+            f"{path} has format {environment['format']!r} and this version of carl reads format {RUN_FORMAT}; use the "
+            "version that wrote it (environment.json names it)"
+        )
     gallery, note = _read_gallery(path)
     return Run(
         path=path,
         name=name,
-        config=tomllib.loads((path / "config.toml").read_text(encoding="utf-8")),
-        environment=_read_json(path / "environment.json"),
+        config=config,
+        environment=environment,
         data=_read_json(path / "data.json"),
         records=files.read_json_lines(path / "metrics.jsonl"),
         results=[_read_json(file) for file in sorted(path.glob("results/*.json"))],
@@ -78,17 +103,12 @@ def read_run(path: Path, name: str) -> Run:
     )
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """A finite number; a metric may be NaN in a run that went wrong."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}); delete or restore it") from None
     return value if isinstance(value, dict) else {}
 
@@ -96,16 +116,17 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _read_gallery(path: Path) -> tuple[Gallery, str]:
     """The arrays of gallery.npz, or none and a line that says how to make them."""
     file = path / "gallery.npz"
-    make = f"carl pretrain --resume {path} --set log.report=true"
+    make = f"carl pretrain --resume {shlex.quote(str(path))} --set log.report=true"
     if not file.is_file():
         return {}, f"This run has no gallery.npz yet; it is written at the end of a run. Make it with: {make}"
     try:
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             gallery = {name: arrays[name] for name in arrays.files}
+        found = int(gallery.get("format", np.zeros(())))
     except Exception as error:  # a damaged archive fails in many ways: zip, zlib, header, pickled content
         raise UserError(
             f"{file} cannot be read ({' '.join(str(error).split()[:12])}); delete it and make it again: {make}"
         ) from None
-    if int(gallery.get("format", 0)) != GALLERY_FORMAT:
+    if found != GALLERY_FORMAT:
         return {}, f"Another version of carl wrote gallery.npz; delete {file} and make it again: {make}"
     return gallery, ""

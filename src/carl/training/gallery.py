@@ -25,7 +25,7 @@ from carl.config import Config
 from carl.data.batches import make_views
 from carl.data.images import Dataset, Split
 from carl.data.views import Views
-from carl.distributed import world_size
+from carl.distributed import apart
 from carl.evaluation.features import extract_features, frozen, map_images
 from carl.methods import DataFacts, Method
 from carl.runs import RunDirectory
@@ -79,38 +79,64 @@ def write_gallery(
         arrays["names"] = np.array([split.names[row] for row in rows], dtype=np.str_)
     vectors = method.prototype_vectors()
     if vectors is not None:
+        grouping = Grouping(vectors)
         with frozen(method):
-            log_p = map_images(_assigner(method), split, dataset.statistics, facts.image_size, device, rows)
-        arrays |= {"grouping": np.str_("prototypes"), **groups(log_p.exp(), vectors)}
-    elif world_size() == 1:  # k-means of this process alone would wait for the others, who have left
+            map_images(_assigner(method, grouping), split, dataset.statistics, facts.image_size, device, rows)
+        arrays |= {"grouping": np.str_("prototypes"), **grouping.arrays()}
+    else:
         arrays |= {"grouping": np.str_("k-means"), **clusters(features, facts.classes)}
     with files.atomic_writer(run.gallery_file) as file:
         np.savez_compressed(file, **arrays)
 
 
-def _assigner(method: Method) -> Callable[[Tensor], Tensor]:
+def _assigner(method: Method, grouping: Grouping) -> Callable[[Tensor], Tensor]:
     def assign(images: Tensor) -> Tensor:
         log_p = method.log_assignments(images)
         assert log_p is not None
-        return log_p
+        return grouping.add(log_p.float().cpu().exp())
 
     return assign
 
 
-def groups(scores: Tensor, vectors: Tensor) -> dict[str, np.ndarray]:
-    """Which group each image chooses by its scores (N, K), and figures of the groups with these vectors (K, D)."""
-    confidence, chosen = scores.max(1)
-    unit = F.normalize(vectors.float().cpu(), dim=1)
-    cosines = (unit @ unit.T).fill_diagonal_(-2)  # (K, K)
-    cosine, twin = cosines.max(1)
-    return {
-        "group": chosen.int().numpy(),
-        "confidence": confidence.numpy(),
-        "group_mean": scores.mean(0).numpy(),
-        "group_best": scores.topk(min(BEST, len(scores)), dim=0).indices.T.int().numpy(),
-        "group_twin": twin.int().numpy(),
-        "group_cosine": cosine.numpy(),
-    }
+class Grouping:
+    """Which group each image chooses, and figures of the groups with these vectors (K, D).
+
+    Scores come a part of the images at a time: of 50,000 groups, all at once would take gigabytes.
+    """
+
+    def __init__(self, vectors: Tensor) -> None:
+        self.vectors = vectors.detach().float().cpu()
+        groups = len(self.vectors)
+        self.chosen: list[Tensor] = []
+        self.confidence: list[Tensor] = []
+        self.total = torch.zeros(groups, dtype=torch.float64)
+        self.best, self.best_places = torch.empty(0, groups), torch.empty(0, groups, dtype=torch.int64)
+
+    def add(self, scores: Tensor) -> Tensor:
+        """Take in the scores (B, K) of the next images; returns their confidence (B,)."""
+        before = sum(map(len, self.chosen))
+        confidence, chosen = scores.max(1)
+        self.confidence.append(confidence)
+        self.chosen.append(chosen)
+        self.total += scores.sum(0, dtype=torch.float64)
+        places = torch.arange(before, before + len(scores))[:, None].expand_as(scores)
+        best, places = torch.cat([self.best, scores]), torch.cat([self.best_places, places])
+        self.best, top = best.topk(min(BEST, len(best)), dim=0)
+        self.best_places = places.gather(0, top)
+        return confidence
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        chosen = torch.cat(self.chosen)
+        alone = torch.zeros(1, 1, dtype=torch.int32), torch.full((1, 1), -2.0)
+        twin, cosine = nearest(self.vectors, 1) if len(self.vectors) > 1 else alone
+        return {
+            "group": chosen.int().numpy(),
+            "confidence": torch.cat(self.confidence).numpy(),
+            "group_mean": (self.total / len(chosen)).float().numpy(),
+            "group_best": self.best_places.T.int().numpy(),
+            "group_twin": twin[:, 0].numpy(),
+            "group_cosine": cosine[:, 0].numpy(),
+        }
 
 
 def clusters(features: Tensor, classes: int) -> dict[str, np.ndarray]:
@@ -118,8 +144,11 @@ def clusters(features: Tensor, classes: int) -> dict[str, np.ndarray]:
     unit = F.normalize(features, dim=1)
     fewest, most = CLUSTERS
     wanted = min(max(10 * classes, fewest), most) if classes else 100
-    found = kmeans(unit, min(wanted, max(1, len(unit) // 2)), seed=0)
-    return groups(unit @ F.normalize(found.centroids, dim=1).T, found.centroids - unit.mean(0))
+    with apart():  # only the main process makes a gallery
+        found = kmeans(unit, min(wanted, max(1, len(unit) // 2)), seed=0)
+    grouping = Grouping(found.centroids - unit.mean(0))
+    grouping.add(unit @ F.normalize(found.centroids, dim=1).T)
+    return grouping.arrays()
 
 
 def plane(features: Tensor) -> Tensor:

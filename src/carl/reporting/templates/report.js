@@ -69,6 +69,10 @@ prefersDark.addEventListener("change", themeChanged);
 for (const [event, state] of [["beforeprint", true], ["afterprint", false]]) {
   addEventListener(event, () => {
     printing = state;
+    for (const part of document.querySelectorAll("details")) {
+      if (state) part.dataset.open = part.open;
+      part.open = state || part.dataset.open === "true";
+    }
     planes.forEach((plane) => plane.draw(true));
     document.querySelectorAll(".thumb").forEach(state ? drawnThumb : (node) => node.replaceChildren());
   });
@@ -310,6 +314,7 @@ class Plane {
     context.globalAlpha = 1;
     this.paintChosen(context);
     canvas.dataset.zoom = this.zoom.toFixed(2);
+    canvas.classList.toggle("zoomed", this.zoom > 1);  // one finger then pans the map, and else scrolls the page
   }
 
   paintPoint(context, x, y, radius, colour) {
@@ -375,8 +380,8 @@ class Plane {
   }
 
   reset() {
-    Object.assign(this, { zoom: 1, x: this.middle[0], y: this.middle[1], shown: null });
-    this.draw();
+    Object.assign(this, { zoom: 1, x: this.middle[0], y: this.middle[1] });
+    showAlone(null);
   }
 
   hover(i, x, y) {
@@ -443,7 +448,7 @@ class Plane {
     let best = from, cost = Infinity;
     for (let i = 0; i < this.count; i++) {
       const [a, b] = this.toScreen(i), along = (a - x) * dx + (b - y) * dy, aside = Math.abs((a - x) * dy) + Math.abs((b - y) * dx);
-      if (i !== from && along > 1 && along + 2 * aside < cost) [best, cost] = [i, along + 2 * aside];
+      if (i !== from && along > 1 && along + 2 * aside < cost && (!this.shown || this.shown.has(i))) [best, cost] = [i, along + 2 * aside];
     }
     const [a, b] = this.toScreen(best), box = this.canvas.getBoundingClientRect();
     if (a < 0 || b < 0 || a > box.width || b > box.height) [this.x, this.y] = [this.gallery.places[2 * best], this.gallery.places[2 * best + 1]];
@@ -454,7 +459,8 @@ class Plane {
 
 /* ---------- one image ---------- */
 
-const neighboursOf = (gallery, i, which = "neighbours") => gallery[which].slice(i * gallery.near, (i + 1) * gallery.near);
+const neighboursOf = (gallery, i, which = "neighbours") => (gallery[which] ?? galleries[0][which]).slice(i * gallery.near, (i + 1) * gallery.near);
+const groupOf = (gallery, number) => gallery.groups?.shown.find((group) => group.number === number);  // of very many only the largest
 const groupWord = (gallery) => (gallery.grouping === "k-means" ? "cluster" : "prototype");
 
 function describe(gallery, i) {
@@ -470,10 +476,11 @@ function imageView(gallery, i, go) {
   if (labelOf(i)) text.append(element("p", {}, labelOf(i)));
   if (gallery.group) {
     text.append(element("p", { class: "soft" }, `confidence ${(gallery.confidence[i] / 1000).toFixed(2)}`),
-      element("p", {}, gallery.groups ? element("button", { type: "button", onclick: () => openGroup(gallery.group[i]) }, `${groupWord(gallery)} #${gallery.group[i]}`) : `${groupWord(gallery)} #${gallery.group[i]}`));
+      element("p", {}, groupOf(gallery, gallery.group[i]) ? element("button", { type: "button", onclick: () => openGroup(gallery.group[i]) }, `${groupWord(gallery)} #${gallery.group[i]}`) : `${groupWord(gallery)} #${gallery.group[i]}`));
   }
-  const nearest = gallery.near ? ` (cosine ${(gallery.similarities[i * gallery.near] / 1000).toFixed(2)} to the first)` : "";
-  return [element("div", { class: "subject", "data-image": i }, plainThumb(i), text),
+  const subject = element("div", { class: "subject", "data-image": i, tabindex: "-1" }, plainThumb(i), text);
+  const nearest = gallery.near ? ` (cosine ${(gallery.nearest[i] / 1000).toFixed(2)} to the first)` : "";
+  return [subject,
     element("h4", {}, "Nearest by this encoder", element("span", { class: "soft" }, nearest)), strip("neighbours"),
     element("h4", {}, "Nearest by random weights"), strip("random")];
 }
@@ -481,10 +488,12 @@ function imageView(gallery, i, go) {
 const dialog = find("dialog");
 function openDialog(title, ...content) {
   hideTip();
-  dialog.replaceChildren(element("div", { class: "dialog-head" }, element("h2", { id: "dialog-title" }, title),
+  dialog.replaceChildren(element("div", { class: "dialog-head" }, element("h2", { id: "dialog-title", tabindex: "-1" }, title),
     element("button", { type: "button", onclick: () => dialog.close() }, "Close")), ...content);
-  if (!dialog.open) dialog.showModal();
+  const again = dialog.open;
+  if (!again) dialog.showModal();
   dialog.scrollTop = 0;
+  if (again) find("dialog-title").focus();  // what had it is gone
 }
 dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
 
@@ -497,19 +506,20 @@ function openImage(i, gallery = galleries[0]) {
 
 const MANY = 60;
 const SORTS = {
-  size: ["size", (a, b) => b.members.length - a.members.length], purity: ["purity", (a, b) => b.purity - a.purity || b.members.length - a.members.length],
+  size: ["size", (a, b) => b.members.length - a.members.length], purity: ["purity", (a, b) => (b.purity ?? -1) - (a.purity ?? -1) || b.members.length - a.members.length],
   confidence: ["confidence", (a, b) => b.confidence - a.confidence], number: ["number", (a, b) => a.number - b.number],
 };
 const has = (group, kind) => group.marks.some((mark) => mark.kind === kind);
+const labelled = (group) => (group.purity ?? null) !== null;  // whether any of its images has a label
 const markText = (mark) => (mark.kind === "near-duplicate" ? `near-duplicate of #${mark.of}` : mark.kind);
 
 function groupCard(gallery, group) {
   const size = group.members.length, empty = !size;
-  const figures = empty ? "chosen by no image; these come nearest" : [`confidence ${group.confidence.toFixed(2)}`, ...(images.labels ? [`purity ${percent(group.purity)}`] : [])].join(" \u00b7 ");
+  const figures = empty ? "chosen by no image; these come nearest" : [`confidence ${group.confidence.toFixed(2)}`, ...(labelled(group) ? [`purity ${percent(group.purity)}`] : [])].join(" \u00b7 ");
   const card = element("button", { type: "button", class: `card${empty ? " empty" : ""}`, "data-group": group.number, onclick: () => openGroup(group.number) },
     element("span", { class: "head" }, element("b", {}, `#${group.number}`), ...group.marks.map((mark) => element("span", { class: `marker ${mark.kind}` }, markText(mark))), element("span", { class: "size" }, `${size} image${size === 1 ? "" : "s"}`)),
     element("span", { class: "strip" }, ...(empty ? group.best : group.members).slice(0, empty ? 5 : 10).map(plainThumb)), element("span", { class: "soft" }, figures));
-  if (images.labels && !empty) {
+  if (labelled(group)) {
     card.append(classBar(group.classes), element("span", { class: "soft" }, group.classes.slice(0, 3).map(([c, part]) => `${images.classes[c]} ${percent(part)}`).join(", ")));
   }
   return card;
@@ -526,34 +536,37 @@ function classBar(classes) {
 
 function drawGroups(gallery) {
   const sort = find("group-sort"), filter = find("group-filter"), list = find("group-list"), more = find("group-more");
-  const kinds = ["near-duplicate", "dead", "empty"].filter((kind) => gallery.groups.some((group) => has(group, kind)));
+  const { count, used, kinds, shown: groups } = gallery.groups, part = groups.length < count;
   choices(sort, Object.entries(SORTS).filter(([key]) => key !== "purity" || images.labels).map(([key, [text]]) => [key, text]), "size");
-  choices(filter, [["all", "all"], ["used", "those in use"], ...kinds.map((kind) => [kind, `${kind} (${gallery.groups.filter((g) => has(g, kind)).length})`])], "all");
+  choices(filter, [["all", "all"], ["used", "those in use"], ...Object.entries(kinds).filter(([kind]) => groups.some((group) => has(group, kind))).map(([kind, number]) => [kind, `${kind} (${number.toLocaleString("en")})`])], "all");
   let shown = 24;
   function draw() {
-    const wanted = gallery.groups.filter((group) => filter.value === "all" || (filter.value === "used" ? group.members.length : has(group, filter.value)));
+    const wanted = groups.filter((group) => filter.value === "all" || (filter.value === "used" ? group.members.length : has(group, filter.value)));
     wanted.sort(SORTS[sort.value][1]);
     list.replaceChildren(...wanted.slice(0, shown).map((group) => groupCard(gallery, group)));
     more.hidden = wanted.length <= shown;
-    const used = gallery.groups.filter((group) => group.members.length).length;
-    find("group-count").textContent = `${Math.min(shown, wanted.length)} of ${wanted.length} shown; ${used} of ${gallery.groups.length} chosen by an image of the sample`;
+    find("group-count").textContent = `${Math.min(shown, wanted.length)} of ${wanted.length} shown; ${used} of ${count} chosen by an image of the sample`;
   }
   for (const select of [sort, filter]) select.addEventListener("change", () => { shown = 24; draw(); });
   more.addEventListener("click", () => { shown += MANY; draw(); });
+  if (part) {
+    const marked = Object.entries(kinds).map(([kind, number]) => `${number.toLocaleString("en")} ${kind}`).join(", ");
+    find("group-part").textContent = `This page holds the largest ${groups.length.toLocaleString("en")} of ${count.toLocaleString("en")}${marked ? `; of all, ${marked}` : ""}.`;
+  }
   draw();
 }
 
 function openGroup(number) {
-  const gallery = galleries[0], group = gallery.groups[number], size = group.members.length;
+  const gallery = galleries[0], group = groupOf(gallery, number), size = group.members.length;
   const word = groupWord(gallery), members = element("div", { class: "members" });
   const listed = size ? group.members : group.best;
   const show = (count) => members.replaceChildren(...listed.slice(0, count).map((i) => thumb(i, (j) => openImage(j))));
   show(MANY);
   const canvas = element("canvas", { role: "img", "aria-label": `Where the images of ${word} ${number} lie on the map` });
-  const left = element("div", {}, element("p", {}, size ? `${size} of ${images.count} images, mean confidence ${group.confidence.toFixed(2)}` : "No image chooses it; these come nearest."),
+  const left = element("div", {}, element("p", {}, size ? `${size.toLocaleString("en")} of ${images.count.toLocaleString("en")} images, mean confidence ${group.confidence.toFixed(2)}` : "No image chooses it; these come nearest."),
     ...group.marks.map((mark) => element("p", {}, element("span", { class: `marker ${mark.kind}` }, markText(mark)), " ",
-      mark.kind === "near-duplicate" ? element("button", { type: "button", onclick: () => openGroup(mark.of) }, `Open #${mark.of}`) : null)));
-  if (images.labels && size) {
+      mark.kind === "near-duplicate" && groupOf(gallery, mark.of) ? element("button", { type: "button", onclick: () => openGroup(mark.of) }, `Open #${mark.of}`) : null)));
+  if (labelled(group)) {
     left.append(element("h4", {}, `Classes (purity ${percent(group.purity)})`), ...group.classes.map(([c, part]) => element("div", { class: "share" }, element("span", { title: images.classes[c] }, images.classes[c]), classBar([[c, part]]), element("span", {}, percent(part)))));
   }
   const right = element("div", {}, canvas, element("p", {}, element("button", { type: "button", onclick: () => showOnMap(group) }, "Show on the map")));
@@ -566,8 +579,7 @@ function openGroup(number) {
 
 function showOnMap(group) {
   dialog.close();
-  mainPlane.shown = new Set(group.members);
-  mainPlane.draw();
+  showAlone(new Set(group.members));
   find("map").scrollIntoView();
   find("plane").focus({ preventScroll: true });
 }
@@ -575,13 +587,22 @@ function showOnMap(group) {
 /* ---------- the map's section ---------- */
 
 let mainPlane = null;
+let mapPlanes = [];  // those that legend and colours are for
 
 function chooseOnMap(i) {
+  const panel = find("panel"), inside = panel.contains(document.activeElement);
   mainPlane.select(i);
-  find("panel").replaceChildren(...imageView(galleries[0], i, chooseOnMap));
+  panel.replaceChildren(...imageView(galleries[0], i, chooseOnMap));
+  if (inside) panel.querySelector(".subject").focus();  // the thumbnail that had it is gone
 }
 
-function drawLegend(gallery, by, shownPlanes) {
+/** These images alone on the maps, the others pale, and the button that asked for it pressed; all images with null. */
+function showAlone(shown, pressed = null) {
+  for (const plane of mapPlanes) { plane.shown = shown; plane.draw(); }
+  for (const button of find("legend").querySelectorAll("button")) button.setAttribute("aria-pressed", String(button === pressed));
+}
+
+function drawLegend(gallery, by) {
   const legend = find("legend");
   legend.replaceChildren();
   if (by === "confidence") {
@@ -595,13 +616,8 @@ function drawLegend(gallery, by, shownPlanes) {
     dot.style.background = classColour(c);
     const button = element("button", { type: "button", "aria-pressed": "false", title: `Show ${name} alone` }, dot, name);
     button.addEventListener("click", () => {
-      const on = button.getAttribute("aria-pressed") !== "true";
-      for (const other of legend.children) other.setAttribute("aria-pressed", "false");
-      button.setAttribute("aria-pressed", String(on));
-      for (const plane of shownPlanes) {
-        plane.shown = on ? new Set(images.labels.flatMap((label, i) => (label === c ? [i] : []))) : null;
-        plane.draw();
-      }
+      if (button.getAttribute("aria-pressed") === "true") showAlone(null);
+      else showAlone(new Set(images.labels.flatMap((label, i) => (label === c ? [i] : []))), button);
     });
     legend.append(button);
   });
@@ -613,12 +629,13 @@ function mapLead(gallery) {
   return `${all ? `All ${images.count.toLocaleString("en")}` : `${images.count.toLocaleString("en")} of ${images.total.toLocaleString("en")}`} images by what the encoder sees in them: ${gallery.projection} of its embeddings. Images that lie close together look alike to it.`;
 }
 
-function colourSelect(shownPlanes) {
+function colourSelect() {
   const select = find("map-colour"), gallery = galleries[0];
-  choices(select, colourChoices(gallery), shownPlanes[0].by);
+  choices(select, colourChoices(gallery), mapPlanes[0].by);
   const change = () => {
-    for (const plane of shownPlanes) { plane.by = select.value; plane.shown = null; plane.draw(); }
-    drawLegend(gallery, select.value, shownPlanes);
+    for (const plane of mapPlanes) plane.by = select.value;
+    drawLegend(gallery, select.value);
+    showAlone(null);
   };
   select.addEventListener("change", change);
   change();
@@ -629,7 +646,8 @@ const firstColour = () => (images.labels ? "label" : galleries[0].group ? "group
 function drawMap(gallery) {
   mainPlane = new Plane(find("plane"), gallery, { by: firstColour(), choose: chooseOnMap });
   find("map-lead").textContent = mapLead(gallery);
-  colourSelect([mainPlane]);
+  mapPlanes = [mainPlane];
+  colourSelect();
   find("map-in").addEventListener("click", () => mainPlane.zoomBy(1.6));
   find("map-out").addEventListener("click", () => mainPlane.zoomBy(1 / 1.6));
   find("map-reset").addEventListener("click", () => mainPlane.reset());
@@ -637,13 +655,13 @@ function drawMap(gallery) {
 }
 
 function drawMaps(host) {
-  const shown = galleries.map((gallery, place) => {
+  mapPlanes = galleries.map((gallery, place) => {
     const canvas = element("canvas", { tabindex: "0", role: "application", "aria-label": `Map of ${data.runs[place]}` });
     host.append(element("figure", {}, element("b", {}, element("span", { class: `dot run${place % 8}` }), data.runs[place]), canvas));
     return new Plane(canvas, gallery, { by: firstColour(), choose: (i) => openImage(i, gallery) });
   });
   find("map-lead").textContent = mapLead(galleries[0]);
-  colourSelect(shown);
+  colourSelect();
 }
 
 /* ---------- neighbours ---------- */
@@ -694,11 +712,12 @@ function drawOddities(gallery) {
     strip(prototypes ? "Images that no prototype wants" : "Images far from every cluster", prototypes ? "Their surest assignment is the least sure of all (its probability below)." : "The lowest cosine to the centre of their own cluster (below).",
       gallery.unwanted, (i) => (gallery.confidence[i] / 1000).toFixed(2));
   }
-  strip("Images unlike any other", "Even their nearest neighbour is far (its cosine below).", gallery.lonely, (i) => (gallery.near ? (gallery.similarities[i * gallery.near] / 1000).toFixed(2) : ""));
+  strip("Images unlike any other", "Even their nearest neighbour is far (its cosine below).", gallery.lonely, (i) => (gallery.near ? (gallery.nearest[i] / 1000).toFixed(2) : ""));
   const { count, shown } = gallery.pairs, [cosine, correlation] = gallery.pair_thresholds;
+  const among = images.count === images.total ? `Of all ${images.count.toLocaleString("en")} images, ` : `Of this sample of ${images.count.toLocaleString("en")} of the ${images.total.toLocaleString("en")} images, `;
   const rule = `alike to the encoder (cosine of at least ${cosine}, whitened) and in their coarse pixels (correlation of at least ${correlation})`;
   host.append(element("h3", {}, "Pairs that are almost the same"), element("p", { class: "lead" },
-    count ? `${count.toLocaleString("en")} pair${count === 1 ? " is" : "s are"} ${rule}${count > shown.length ? `; the closest ${shown.length}` : ""}.` : `No two images are ${rule}.`));
+    `${among}${count ? `${count.toLocaleString("en")} pair${count === 1 ? " is" : "s are"} ${rule}${count > shown.length ? `; the closest ${shown.length}` : ""}` : `no two images are ${rule}`}.`));
   host.append(element("div", { class: "pairs" }, ...shown.map(([a, b, alike, same]) => element("figure", {},
     element("div", { class: "pair" }, thumb(a, (j) => openImage(j)), thumb(b, (j) => openImage(j))),
     element("figcaption", {}, `cosine ${alike.toFixed(2)}, pixels ${same.toFixed(2)}`)))));

@@ -1,0 +1,178 @@
+"""Result files read again, without torch: what each score is of, how it was measured, and of which weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeGuard
+
+FULL_EPOCHS = {"linear": 100, "transfer": 50, "semi": 50, "finetune": 50}  # evaluation/protocols.py's, without torch
+TITLES = {"knn": "kNN", "linear": "linear", "linear-cached": "linear", "semi": "fine-tuned", "finetune": "fine-tuned"}
+ORDER = ("linear", "linear-cached", "knn", "probe", "finetune", "semi", "transfer", "cluster")  # what says most first
+# Names of safetensors' number types in torch, which the hash of the weights holds (evaluation/target.py).
+TORCH_TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What scores have to be of to stand for a run: its last weights, and the images it was trained on."""
+
+    encoder_hash: str  # of encoder.safetensors
+    source: str
+    fingerprint: str  # "" for runs from before data.json
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A score of an encoder, with how it was measured."""
+
+    protocol: str  # as on the command line, or probe
+    title: str  # kNN, offline
+    name: str  # k = 20
+    how: str  # offline: the run's training images vote ...
+    data: str  # name of the file or folder
+    value: float  # percent
+    random: float | None  # of the same encoder with random weights
+    spread: float | None = None  # standard deviation over seeds
+    images: str = ""  # the fingerprint of the data, or their full name
+    values: str = ""  # hyperparameters, as JSON
+    encoder: str = ""  # of which other weights than the run's last, in words
+    shortened: str = ""  # "1 of 100 epochs"
+    own_data: bool = True
+
+    @property
+    def gain(self) -> float | None:
+        return None if self.random is None else self.value - self.random
+
+    @property
+    def label(self) -> str:
+        return ", ".join(part for part in (self.title, self.shortened, self.name) if part)
+
+    @property
+    def asides(self) -> list[str]:
+        """Why this score does not stand for the run; nothing if it does."""
+        other = "" if self.own_data else f"other data: {self.data}"
+        return [reason for reason in (self.encoder, self.shortened, other) if reason]
+
+    @property
+    def comparable(self) -> bool:
+        """Of the run's last weights by the whole protocol, on whatever data."""
+        return not self.encoder and not self.shortened
+
+    @property
+    def identity(self) -> tuple[str, str, str, str, str]:
+        """Scores with the same identity may be compared."""
+        return self.title, self.name, self.shortened, self.images, self.values
+
+
+def read_measures(results: Iterable[dict[str, Any]], subject: Subject) -> list[Measure]:
+    """The scores of trained weights in result files, in order."""
+    return in_order(measure for result in results for measure in _measures(result, subject))
+
+
+def in_order(measures: Iterable[Measure]) -> list[Measure]:
+    """Scores that stand for the run come first, and of them those that say most of an encoder."""
+    place = {protocol: number for number, protocol in enumerate(ORDER)}
+    return sorted(measures, key=lambda measure: (len(measure.asides), place.get(measure.protocol, len(place))))
+
+
+def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
+    protocol, how = str(result.get("protocol", "evaluation")), str(result.get("kind", ""))
+    trained, random = _scores(result, "trained"), _scores(result, "random")
+    values = result.get("hyperparameters")
+    values = values if isinstance(values, dict) else {}
+    source, fingerprint = str(result.get("data", "")), str(result.get("data_fingerprint") or "")
+    known = fingerprint and subject.fingerprint
+    found = []
+    for name, entry in trained.items():
+        value, spread = _mean_and_spread(entry)
+        if value is None:
+            continue
+        found.append(
+            Measure(
+                protocol=protocol,
+                title=_title(protocol, how, values),
+                name=f"k = {name}" if str(name).isdigit() else str(name),
+                how=how + _rates(values),
+                data=Path(source).name,
+                value=value,
+                random=_mean_and_spread(random.get(name))[0],
+                spread=spread,
+                images=fingerprint or source,
+                values=json.dumps(values, sort_keys=True),
+                encoder=_other_weights(result, subject.encoder_hash),
+                shortened=_shortened(protocol, result.get("epochs")),
+                own_data=fingerprint == subject.fingerprint if known else source == subject.source,
+            )
+        )
+    return found
+
+
+def _scores(result: dict[str, Any], which: str) -> dict[str, Any]:
+    accuracy = result.get("accuracy")
+    found = accuracy.get(which) if isinstance(accuracy, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _title(protocol: str, how: str, values: dict[str, Any]) -> str:
+    title = ", ".join(part for part in (TITLES.get(protocol, protocol), how.partition(":")[0]) if part)
+    fraction = values.get("fraction")
+    return f"{title}, {100 * fraction:g}% of the labels" if is_number(fraction) and protocol == "semi" else title
+
+
+def _rates(values: dict[str, Any]) -> str:
+    rates = values.get("rates")
+    if not isinstance(rates, list) or len(rates) < 2:
+        return ""
+    return f"; the best of the rates {', '.join(map(str, rates))} on a part of the training images"
+
+
+def _other_weights(result: dict[str, Any], encoder_hash: str) -> str:
+    """Whose weights were measured, where they are not those that the run ended with."""
+    if result.get("encoder_hash") == encoder_hash:
+        return ""
+    epoch = re.search(r"epoch-(\d+)\.safetensors$", str(result.get("target", "")))
+    return f"weights of epoch {int(epoch[1])}" if epoch else "other weights than the run's last"
+
+
+def _shortened(protocol: str, epochs: object) -> str:
+    full = FULL_EPOCHS.get(protocol)
+    return "" if full is None or not is_number(epochs) or epochs == full else f"{epochs} of {full} epochs"
+
+
+def _mean_and_spread(entry: Any) -> tuple[float | None, float | None]:
+    """A score is a number, or a mean with its standard deviation over seeds."""
+    if isinstance(entry, dict):
+        mean, spread = entry.get("mean"), entry.get("std")
+        return (float(mean) if is_number(mean) else None), (float(spread) if is_number(spread) else None)
+    return (float(entry) if is_number(entry) else None), None
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A finite number; a metric may be NaN in a run that went wrong."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def file_hash(path: Path) -> str:
+    """As `weights_hash` of evaluation/target.py for the encoder in this file; "" if it is missing or damaged."""
+    digest = hashlib.sha256()
+    try:
+        content = memoryview(path.read_bytes())
+        start = 8 + int.from_bytes(content[:8], "little")
+        entries = json.loads(bytes(content[8:start]))
+        entries.pop("__metadata__", None)
+        for key, entry in sorted(entries.items()):
+            first, last = entry["data_offsets"]
+            digest.update(f"{key} torch.{TORCH_TYPES[entry['dtype']]} {tuple(entry['shape'])}".encode())
+            digest.update(content[start + first : start + last])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return ""
+    return digest.hexdigest()
