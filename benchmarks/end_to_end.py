@@ -76,7 +76,7 @@ def train(trainer: Trainer, batches: Iterator[Batch]) -> Iterator[None]:
     for batch in batches:
         trainer._window = [trainer._train_step(batch)]
         trainer.step += 1
-        trainer._guard(at_once=True)
+        trainer._look_at_step(batch)
         yield
 
 

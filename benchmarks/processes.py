@@ -7,7 +7,7 @@ Speed: a step is CARL's, ResNet-18 on 256 images of 32 px, two views each, readi
 ways take turns, so that whatever else the machine does meets both; figures are medians over the rounds.
 
 Traffic: every collective of a step is counted by the numbers that a process hands in (all-reduce) or gets out
-(all-gather), over two processes; docs/scaling.md says what that means on a network.
+(all-gather, broadcast), over two processes; docs/scaling.md says what that means on a network.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ class Counter:
 
     def __init__(self) -> None:
         self.bytes: dict[str, int] = {}
-        self._plain = dist.all_reduce, dist.all_gather
+        self._plain = dist.all_reduce, dist.all_gather, dist.broadcast
         self._gradients = False  # whether the reducer of the gradients is calling
 
     def __enter__(self) -> Counter:
         module: Any = dist
-        module.all_reduce, module.all_gather = self._all_reduce, self._all_gather
+        module.all_reduce, module.all_gather, module.broadcast = self._all_reduce, self._all_gather, self._broadcast
         return self
 
     def __exit__(self, *_: object) -> None:
         module: Any = dist
-        module.all_reduce, module.all_gather = self._plain
+        module.all_reduce, module.all_gather, module.broadcast = self._plain
 
     def _add(self, kind: str, tensors: Sequence[Tensor]) -> None:
         self.bytes[kind] = self.bytes.get(kind, 0) + sum(t.numel() * t.element_size() for t in tensors)
@@ -98,6 +98,10 @@ class Counter:
     def _all_gather(self, parts: list[Tensor], *rest: Any, **named: Any) -> Any:
         self._add("all_gather", parts)
         return self._plain[1](parts, *rest, **named)
+
+    def _broadcast(self, tensor: Tensor, *rest: Any, **named: Any) -> Any:
+        self._add("broadcast", [tensor])
+        return self._plain[2](tensor, *rest, **named)
 
     def reduce_gradients(self, bucket: Any) -> torch.futures.Future[Tensor]:
         """What the reducer does by itself below Python, as a hook that is seen here."""
@@ -130,8 +134,8 @@ def expected_traffic(name: str) -> dict[str, int]:
     others: dict[str, dict[str, int]] = {
         "carl": {"all_reduce": 3 * prototypes},  # highest, mean, and the gradient of the mean
         "simclr": {"all_gather": 2 * keys, "all_reduce": 2 * keys},  # both views, and back
-        "moco": {"all_gather": shuffled},
-        "pcl": {"all_gather": shuffled},
+        "moco": {"all_gather": shuffled, "broadcast": 8 * BATCH},  # and the order in which they are dealt
+        "pcl": {"all_gather": shuffled, "broadcast": 8 * BATCH},
         "swav": {"all_reduce": 2 * rounds * 2 * prototypes, "all_gather": 2 * keys},  # two codes; two queues
     }
     return {"gradients": gradients, **others.get(name, {})}
@@ -195,7 +199,7 @@ def show_traffic(as_json: bool) -> None:
         return
     print("bytes a step and process, counted (by formula)")
     for name, found in measured.items():
-        kinds = ("gradients", "all_reduce", "all_gather")
+        kinds = ("gradients", "all_reduce", "all_gather", "broadcast")
         cells = [f"{kind} {found.get(kind, 0):,} ({expected[name].get(kind, 0):,})" for kind in kinds]
         print(f"{name:>10}: {', '.join(cells)}")
 

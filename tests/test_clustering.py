@@ -44,7 +44,8 @@ def test_points_far_from_the_origin_keep_their_digits():
 
 def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch):
     whole = kmeans(blobs(300), 7, seed=1)
-    monkeypatch.setattr(clustering, "CHUNK_VALUES", 70)
+    monkeypatch.setattr(clustering, "CHUNK_VALUES", {"cpu": 70})
+    monkeypatch.setattr(clustering, "LEAST_ROWS", 1)
     parts = kmeans(blobs(300), 7, seed=1)
     assert torch.equal(whole.assignments, parts.assignments)
     assert torch.allclose(whole.centroids, parts.centroids, atol=1e-5)
@@ -76,6 +77,22 @@ def test_empty_clusters_take_half_of_the_largest():
     found = lloyd(points, start, 50)
     assert found.assignments.bincount(minlength=8).min() > 0
     assert found.inertia < lloyd(points, points[:5], 50).inertia
+
+
+def test_the_largest_is_split_again_and_again_where_many_are_empty():
+    sizes = torch.tensor([8.0, 0.0, 5.0, 0.0, 0.0, 0.0])
+    found = clustering._moved(torch.zeros(6, 1), sizes[:, None] * torch.tensor([[1.0]] * 6), sizes)
+    up, down = 1 + clustering.SPLIT, 1 - clustering.SPLIT
+    # 8 -> 4 + 4, then 5 -> 2.5 + 2.5, then each 4 -> 2 + 2.
+    expected = [down * down, up * down, down, up, down * up, up * up]
+    torch.testing.assert_close(found[:, 0], torch.tensor(expected))
+
+
+@pytest.mark.parametrize("clusters", [3, 1000, 100_000])
+def test_a_chunk_has_some_hundred_points_whatever_the_number_of_clusters(clusters: int):
+    centroids = torch.empty(1, 1).expand(clusters, 1)
+    assert clustering._rows(centroids) >= 256
+    assert clustering._rows(centroids.to("meta")) * clusters >= 2**25
 
 
 @pytest.mark.parametrize("clusters", [1, 3, 60])

@@ -6,6 +6,7 @@ Shapes: N points of this process, K clusters, D dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappush, heapreplace
 
 import torch
 from torch import Tensor
@@ -13,7 +14,9 @@ from torch import Tensor
 from carl.distributed import rank, sum_over_processes, world_size
 from carl.errors import UserError
 
-CHUNK_VALUES = 2**18  # distances that exist at once: 1 MiB, which stays in the cache of a CPU (2^17 to 2^20 measured)
+# Distances that exist at once: on a CPU 1 MiB, which stays in its cache (2^17 to 2^20 measured), elsewhere 256 MiB.
+CHUNK_VALUES = {"cpu": 2**18, "elsewhere": 2**26}
+LEAST_ROWS = 256  # of a chunk: with fewer, a product of matrices is no faster than its vectors one by one
 SPLIT = 1 / 1024  # relative shift of the halves of a split cluster (faiss, Clustering.cpp)
 
 
@@ -62,7 +65,8 @@ def lloyd(points: Tensor, centroids: Tensor, iterations: int) -> KMeans:
         centroids = _moved(centroids, sum_over_processes(sums), sum_over_processes(sizes))
     assignments, _, _ = _assign(points, centroids, origin)
     centroids = centroids + origin
-    pairs = zip(points.split(_rows(centroids)), assignments.split(_rows(centroids)), strict=True)
+    rows = _rows(centroids)
+    pairs = zip(points.split(rows), assignments.split(rows), strict=True)
     distances = torch.cat([(part - centroids[own]).square().sum(1) for part, own in pairs])
     return KMeans(centroids, assignments, distances, sum_over_processes(distances.sum().view(1)).item())
 
@@ -75,9 +79,12 @@ def _assign(points: Tensor, centroids: Tensor, origin: Tensor) -> tuple[Tensor, 
         part = part - origin
         own = torch.addmm(half_norms, part, centroids.T).argmax(1)  # x.c - c.c / 2 is largest where |x - c| is least
         nearest.append(own)
+        # Elsewhere index_add_ adds in varying order, and the same seed would give other bits: CUDA's index_put_ sorts.
         if part.device.type == "cpu":
             sums.index_add_(0, own, part)
-        else:  # index_add_ adds in varying order there, and the same seed would give other bits
+        elif part.device.type == "cuda":
+            sums.index_put_((own,), part, accumulate=True)
+        else:
             sums += part.new_zeros(len(part), len(centroids)).scatter_(1, own[:, None], 1.0).T @ part
     assignments = torch.cat(nearest)
     return assignments, sums, assignments.bincount(minlength=len(centroids)).to(sums.dtype)
@@ -86,20 +93,23 @@ def _assign(points: Tensor, centroids: Tensor, origin: Tensor) -> tuple[Tensor, 
 def _moved(centroids: Tensor, sums: Tensor, sizes: Tensor) -> Tensor:
     """Means of the clusters; an empty one takes half of the largest, where faiss takes half of one drawn by size."""
     means = torch.where(sizes[:, None] > 0, sums / sizes.clamp(min=1)[:, None], centroids)
-    left = sizes.tolist()
+    by_size = [(-size, place) for place, size in enumerate(sizes.tolist())]
+    empties = [place for size, place in by_size if size == 0]
+    heapify(by_size)
     shift = torch.full_like(means[0], SPLIT)
     shift[1::2] = -SPLIT
-    for empty in [place for place, size in enumerate(left) if size == 0]:
-        largest = max(range(len(left)), key=left.__getitem__)
+    for empty in empties:
+        size, largest = by_size[0]
         means[empty] = means[largest] * (1 + shift)
         means[largest] = means[largest] * (1 - shift)
-        left[empty] = left[largest] / 2
-        left[largest] /= 2
+        heapreplace(by_size, (size / 2, largest))
+        heappush(by_size, (size / 2, empty))  # its entry of size 0 stays, at the end of the heap
     return means
 
 
 def _rows(centroids: Tensor) -> int:
-    return max(1, CHUNK_VALUES // len(centroids))
+    values = CHUNK_VALUES["cpu" if centroids.device.type == "cpu" else "elsewhere"]
+    return max(LEAST_ROWS, values // len(centroids))
 
 
 def _shares(points: Tensor) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
@@ -165,6 +165,23 @@ class _Sum(torch.autograd.Function):
         total = gradient.contiguous().clone()
         dist.all_reduce(total)
         return total
+
+
+@torch.no_grad()
+def copy_from_main(module: nn.Module) -> None:
+    """Give every process the weights and buffers of the main one."""
+    with apart(False):
+        if world_size() > 1:
+            for value in module.state_dict().values():
+                dist.broadcast(value, 0)
+
+
+def from_main(value: Tensor) -> Tensor:
+    """The main process's `value` (of the same shape and type in all) in every process: for what is drawn at random."""
+    if world_size() > 1:
+        value = value.contiguous()
+        dist.broadcast(value, 0)
+    return value
 
 
 def sum_over_processes(value: Tensor) -> Tensor:

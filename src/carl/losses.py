@@ -19,6 +19,7 @@ from carl.precision import full_precision
 
 Targets = Literal["joint", "sum", "average"]
 PriorMean = Literal["all", "each"]
+ABSENT = -1e4  # log of a weight: far below any score over epsilon, and no sum of it is infinite
 
 
 def log_assignments(logits: Tensor) -> Tensor:
@@ -106,15 +107,18 @@ def regression(predictions: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def sinkhorn(scores: Tensor, epsilon: float, iterations: int) -> Tensor:
+def sinkhorn(scores: Tensor, epsilon: float, iterations: int, absent: Tensor | None = None) -> Tensor:
     """Codes of which each prototype gets an equal part of the batch of all processes (SwAV, Eq. 3): (B, K) -> (B, K).
 
     Alternates between equal sums of prototypes and of images. Rows sum to one. Computed in log space: with a sharp
-    epsilon whole rows of the exponential would be zero, and the codes 0 / 0.
+    epsilon whole rows of the exponential would be zero, and the codes 0 / 0. Rows that are `absent` (B,) count for
+    nothing: their weight is exp(ABSENT), which is zero, and known on the device alone.
     """
     with full_precision(scores.device.type):
         log_codes = (scores.float() if scores.dtype.itemsize < 4 else scores) / epsilon
         for _ in range(iterations):
+            if absent is not None:
+                log_codes = log_codes + ABSENT * absent[:, None]
             highest = log_codes.amax(dim=0)
             if distributed.world_size() > 1:
                 dist.all_reduce(highest, op=dist.ReduceOp.MAX)

@@ -10,6 +10,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from benchmarks import processes as benchmark
 from timm.layers import BatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -19,8 +20,11 @@ from carl.config import Config, resolve
 from carl.data.batches import Batch, Batches
 from carl.data.images import PackedImages, Split
 from carl.data.views import Views, pipeline
+from carl.errors import UserError
 from carl.methods import METHODS, DataFacts
+from carl.methods.clusterings import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
+from carl.models.momentum import forward_shuffled
 from carl.training.loop import Trainer
 from tests.distributed import processes
 
@@ -74,12 +78,14 @@ def as_float64(batch: Batch) -> Batch:
     return Batch([view.double() for view in batch.views], batch.indices, batch.labels)
 
 
-def train(name: str, norm: Norm, accumulate: int = 1) -> dict[str, Any]:
+def train(
+    name: str, norm: Norm, accumulate: int = 1, encoder: Callable[..., nn.Module] = small_encoder
+) -> dict[str, Any]:
     """Losses of all steps, gradients of the first, and the state at the end; in float64, so that only errors differ."""
     torch.manual_seed(0)
     config = settings(name)
     config = config.model_copy(update={"train": config.train.model_copy(update={"accumulate": accumulate})})
-    with mock.patch("carl.models.encoders._create", small_encoder):
+    with mock.patch("carl.models.encoders._create", encoder):
         method = METHODS[name](config, FACTS).double()
     if norm == "none":
         remove_batch_norm(method)
@@ -157,3 +163,62 @@ def test_parts_of_the_batch_of_each_process_add_up_to_the_whole(by_two: Path, na
     whole, part = train(name, "none"), torch.load(by_two / f"{name}-none-2-1.pt", weights_only=True)
     assert part["losses"] == pytest.approx(whole["losses"], rel=1e-5)
     assert_close(part["state"], whole["state"], 1e-5)
+
+
+class WithIdleWeights(nn.Module):
+    """An encoder some of whose weights nothing is computed with, as some of timm's have."""
+
+    def __init__(self, *_: Any) -> None:
+        super().__init__()
+        self.used, self.spare = small_encoder(), nn.Linear(3, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.used(images)
+        return features
+
+
+def train_with_idle_weights() -> None:
+    distributed.start(torch.device("cpu"))
+    with pytest.raises(UserError, match=r"2 weights of resnet18 .*encoder.spare.weight.*train.accumulate=2"):
+        train("carl", "none", encoder=WithIdleWeights)
+    train("carl", "none", 2, WithIdleWeights)  # the remedy
+    distributed.stop()
+
+
+def test_weights_without_a_gradient_are_named_with_what_helps(tmp_path: Path):
+    processes.run(2, tmp_path, train_with_idle_weights)
+
+
+def draw_with_other_seeds() -> None:
+    """What is drawn for all processes is the same in all, whatever the state of their generators."""
+    distributed.start(torch.device("cpu"))
+    rank = distributed.rank()
+    images = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(rank)
+    module = small_encoder().eval()  # without batch statistics the groups cannot be seen
+    distributed.copy_from_main(module)
+    mine = images[rank::2]
+    with torch.no_grad():
+        torch.testing.assert_close(forward_shuffled(module, mine, 2), module(mine), atol=1e-6, rtol=1e-5)
+    clusterings = Clusterings([30], 8, 5)
+    clusterings.centroids(0).copy_(torch.randn(30, 5, generator=torch.Generator().manual_seed(1)))
+    clusterings.concentrations(0).fill_(0.2)
+    same = torch.randn(4, 5, generator=torch.Generator().manual_seed(2))
+    distributed.check_agreement("the loss", str(clusterings.proto_nce(same, torch.arange(4), 3).item()))
+    distributed.stop()
+
+
+def test_random_draws_are_the_main_processs_even_if_the_generators_differ(tmp_path: Path):
+    processes.run(2, tmp_path, draw_with_other_seeds)
+
+
+def count_bytes(names: list[str]) -> None:
+    benchmark.BATCH = 16
+    distributed.start(torch.device("cpu"))
+    for name in names:
+        assert benchmark.count_traffic(name) == benchmark.expected_traffic(name), name
+    distributed.stop()
+
+
+def test_a_step_sends_the_bytes_that_the_documents_say(tmp_path: Path):
+    processes.run(2, tmp_path, count_bytes, ["carl", "simclr", "moco", "swav"])

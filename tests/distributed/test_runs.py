@@ -23,7 +23,6 @@ import torch
 from carl import distributed
 from carl.data.batches import Batch
 from carl.errors import UserError
-from carl.evaluation import features
 from carl.training import pretrain
 from carl.training.loop import Trainer
 from tests.conftest import SMALL
@@ -212,39 +211,6 @@ def test_an_error_that_all_processes_meet_is_shown_once(tmp_path: Path, small_da
     assert agent.returncode != 0
     assert output.count("carl: batch size 15 does not divide over 2 processes; use a multiple of 2") == 1
     assert not (tmp_path / "run").exists()
-
-
-def evaluate_watched(arguments: list[str]) -> None:
-    """`carl eval`, with a line in embedded-RANK.txt for each image that this process reads."""
-    plain = features.map_images
-
-    def note(function: Any, split: Any, statistics: Any, size: int, device: Any, rows: Any, **named: Any) -> Any:
-        with open(f"embedded-{os.environ['RANK']}.txt", "a") as file:
-            file.writelines(f"{len(split)} {row}\n" for row in rows)
-        return plain(function, split, statistics, size, device, rows, **named)
-
-    with mock.patch.object(features, "map_images", note):
-        processes.command(*arguments)
-
-
-@pytest.mark.parametrize("protocol", ["knn", "cluster"])
-def test_an_evaluation_by_two_processes_reads_each_image_once_and_finds_what_one_finds(
-    tmp_path: Path, small_data: Path, protocol: str
-):
-    arguments = ["eval", "random", "--data", str(small_data), "--backbone", "test_resnet", "--protocol", protocol]
-    found = {}
-    for ranks in (1, 2):
-        folder = tmp_path / str(ranks)
-        processes.run(ranks, folder, evaluate_watched, [*arguments, "--out", "results"])
-        (file,) = (folder / "results").glob("*.json")
-        found[ranks] = json.loads(file.read_text())["accuracy"]
-        lines = [line for path in folder.glob("embedded-*.txt") for line in path.read_text().splitlines()]
-        times = set(Counter(lines).values())
-        assert len(set(lines)) == 96 + 32
-        assert len(times) == 1  # each as often as any other: once for each encoder
-    assert found[1] == found[2]
-    assert (tmp_path / "2" / "output-0.txt").read_text()
-    assert not (tmp_path / "2" / "output-1.txt").read_text()
 
 
 def compare_texts() -> None:

@@ -8,6 +8,7 @@ import torch
 from carl.config import Config, resolve
 from carl.data.batches import Batch
 from carl.errors import UserError
+from carl.losses import assignment_consistency
 from carl.methods import DataFacts
 from carl.methods.carl import CARL, CarlOptions
 
@@ -92,6 +93,15 @@ def test_views_in_one_pass_and_in_two_differ_only_in_batch_statistics():
 
 def test_multi_crop_views_of_another_size_are_paired_with_the_large_ones():
     views = [torch.randn(4, 3, 32, 32), torch.randn(4, 3, 32, 32), torch.randn(4, 3, 16, 16), torch.randn(4, 3, 16, 16)]
-    loss, metrics = CARL(settings("cifar10"), facts("cifar10"))(Batch(views, torch.arange(4)), 0.0)
-    assert loss.isfinite()
-    assert metrics["consistency"].isfinite()
+    method = CARL(settings("cifar10"), facts("cifar10")).eval()
+    batch = Batch(views, torch.arange(4))
+    with torch.no_grad():
+        log_p = method.represent(batch).log_softmax(2)
+        loss, metrics = method(batch, 0.0)
+    assert log_p.shape == (4, 4, 100)
+    pairs = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3)]  # never two small ones
+    expected = torch.stack([assignment_consistency(log_p[a], log_p[b]) for a, b in pairs]).mean()
+    torch.testing.assert_close(metrics["consistency"], expected)
+    small = assignment_consistency(log_p[2], log_p[3])
+    assert abs(float((5 * expected + small) / 6 - expected)) > 1e-4  # one more pair would be seen
+    torch.testing.assert_close(loss, expected + 4.0 * metrics["kl"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from carl.config import Config, resolve
+from carl.data.views import pipeline
 from carl.methods import METHODS, DataFacts
 from carl.methods.moco import MoCo, fitting_queue
 from carl.methods.paper import fitting_clusters
@@ -131,8 +133,32 @@ def test_pcl_has_the_papers_clusters_and_says_when_small_data_get_fewer(data: Da
     config = planned("pcl", data)
     assert config.method.model_dump()["clusters"] == clusters
     remarks = PCL.remarks(config, data)
-    assert bool(remarks) == (clusters[0] < 250)
-    assert all(str(clusters) in remark and str(data.images) in remark for remark in remarks)
+    assert all(str(data.images) in remark for remark in remarks)
+    assert any(str(clusters) in remark for remark in remarks) == (clusters[0] < 250)
+
+
+def test_no_cluster_need_be_a_single_image_where_small_data_have_many_classes():
+    assert fitting_clusters(facts("birds", 600, 200)) == (60, 120, 240)
+    assert fitting_clusters(facts("birds", 600, 2000)) == (300, 300, 300)
+    assert planned("pcl", facts("shapes", 150), "shapes").method.model_dump()["clusters"] == (50, 75, 75)
+
+
+@pytest.mark.parametrize(("name", "queue", "usual"), [("pcl", 2304, "16384"), ("swav", 2304, "3840")])
+def test_a_queue_cut_for_small_data_is_named(name: str, queue: int, usual: str):
+    small, large = facts("photos", 5_000, 0), facts("photos", 100_000, 0)
+    assert planned(name, small).method.model_dump()["queue"] == queue
+    (remark,) = [r for r in METHODS[name].remarks(planned(name, small), small) if "queue" in r]
+    assert str(queue) in remark
+    assert usual in remark
+    assert "5000 images" in remark
+    assert not [r for r in METHODS[name].remarks(planned(name, large), large) if "queue" in r]
+
+
+def test_supervised_views_crop_as_mocos_and_the_built_in_data_keep_their_own_crops():
+    (view,), (mocos, _) = pipeline("supervised", 32), pipeline("moco", 32)
+    assert view == replace(mocos, blur=0.2)
+    assert view.crop_area == (0.2, 1.0)
+    assert planned("supervised", facts("shapes", 8_000)).views.crop_min == 0.6
 
 
 @pytest.mark.parametrize(("epochs", "warmup"), [(200, 20), (1000, 20), (30, 3), (5, 1)])

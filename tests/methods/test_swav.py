@@ -60,6 +60,22 @@ def test_rounding_does_not_keep_prototypes_or_queue_waiting_a_step_longer(epochs
     assert method.head.get_parameter("prototypes.linear.weight").grad is not None
 
 
+def fill(method: SwAV, count: int) -> None:
+    for large in range(2):
+        generator = torch.Generator().manual_seed(large)
+        method._queue(large).push(torch.nn.functional.normalize(torch.randn(count, 32, generator=generator), dim=1))
+
+
+def test_a_queue_that_is_not_yet_full_counts_for_nothing():
+    method, batch = made(queue_epoch=1).eval(), make_batch("swav")
+    with torch.no_grad():
+        without = method(batch, BEFORE)[0]
+        fill(method, 19)
+        torch.testing.assert_close(method(batch, LATER)[0], without, atol=1e-6, rtol=0)
+        fill(method, 1)
+        assert abs(float(method(batch, LATER)[0] - without)) > 1e-4
+
+
 def lightlys(method: SwAV, pipeline: str, with_queue: bool) -> float:
     batch = make_batch("swav", views=pipeline)
     with torch.no_grad():
@@ -74,6 +90,7 @@ def lightlys(method: SwAV, pipeline: str, with_queue: bool) -> float:
 def test_the_loss_is_lightlys_and_has_the_queue_in_it_only_from_its_epoch(pipeline: str):
     method = made(queue_epoch=1).eval()
     batch = make_batch("swav", views=pipeline)
+    fill(method, 20)
     with torch.no_grad():
         before, later = method(batch, BEFORE)[0], method(batch, LATER)[0]
     assert float(before) == pytest.approx(lightlys(method, pipeline, with_queue=False), abs=1e-5)

@@ -14,6 +14,7 @@ from carl.methods.base import DataFacts, Method, Metrics, assignment_figures, en
 from carl.methods.carl_options import CarlOptions, carl_presets
 from carl.models.heads import Prototypes
 from carl.optim import lambda_schedule
+from carl.prior import STABLE, prior_threshold
 
 
 class CARL(Method):
@@ -56,6 +57,19 @@ class CARL(Method):
                 f"reach --prior-end; use at most {epochs}"
             )
         return config
+
+    @classmethod
+    def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
+        options = config.method
+        assert isinstance(options, CarlOptions)
+        # `average` halves the gradient of the other term, so that the prior weighs double.
+        if options.prior_start * (2 if options.targets == "average" else 1) >= STABLE:
+            return []
+        return [
+            f"warning: lambda starts at {options.prior_start:g}, and below {STABLE:g} few prototypes are left in use: "
+            f"use --prior-start {STABLE:g} or more ({prior_threshold(options.prototypes):.1f} holds "
+            f"{options.prototypes} prototypes from any start)"
+        ]
 
     def prior_weight(self, progress: float) -> float:
         """lambda_e at `progress` (Eq. 8)."""

@@ -68,7 +68,7 @@ class Clusterings(nn.Module):
         for number, count in enumerate(self.counts):
             drawn = None
             if count > negatives + 1:
-                drawn = torch.randperm(count, device=embeddings.device)[:negatives]
+                drawn = distributed.from_main(torch.randperm(count, device=embeddings.device)[:negatives])
             own = self.assignments[number].index_select(0, indices)
             terms.append(proto_nce(embeddings, self.centroids(number), self.concentrations(number), own, drawn))
         return torch.stack(terms).mean()

@@ -42,7 +42,7 @@ def has_the_papers_size(facts: DataFacts) -> bool:
 
 
 def fitting_clusters(facts: DataFacts) -> tuple[int, ...]:
-    """The paper's numbers of clusters, as many images in each as there."""
+    """The paper's numbers of clusters, with as many images in each as there, and at least two: one is no cluster."""
     values = paper_values(facts)
     share = min(1.0, facts.images / values.images)
-    return tuple(min(facts.images, max(2, round(count * share))) for count in values.clusters)
+    return tuple(max(2, min(facts.images // 2, round(count * share))) for count in values.clusters)

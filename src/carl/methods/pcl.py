@@ -78,7 +78,7 @@ class PCL(Method):
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
         small = {"queue": min(NEGATIVES, fitting_queue(facts.images)), "clusters": fitting_clusters(facts)}
-        few = {"clusters": tuple(min(count, facts.images) for count in (50, 100, 200))}
+        few = {"clusters": tuple(max(2, min(count, facts.images // 2)) for count in (50, 100, 200))}
         return {
             "paper": merge([PAPER, {"method": small}]),
             "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES, {"method": few}]),
@@ -95,10 +95,10 @@ class PCL(Method):
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
         assert isinstance(config.method, PclOptions)
-        found, usual = config.method.clusters, paper_values(facts).clusters
-        if found == usual:
-            return []
-        return [f"clusterings of {found} clusters, not {usual}: the data have {facts.images} images"]
+        found, usual, queue = config.method.clusters, paper_values(facts).clusters, config.method.queue
+        data = f"the data have {facts.images} images"
+        clusters = [] if found == usual else [f"clusterings of {found} clusters, not {usual}: {data}"]
+        return clusters + ([f"a queue of {queue} keys, not PCL's {NEGATIVES}: {data}"] if queue < NEGATIVES else [])
 
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""

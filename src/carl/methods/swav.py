@@ -24,9 +24,12 @@ from carl.methods.base import (
     forward_views,
     spread,
 )
+from carl.methods.moco import fitting_queue
 from carl.methods.paper import paper_values
 from carl.models.heads import Prototypes
 from carl.models.momentum import Queue
+
+QUEUE = 3840  # its scripts for batches of 256, --queue_length
 
 
 class SwavOptions(MethodOptions):
@@ -35,9 +38,9 @@ class SwavOptions(MethodOptions):
     name: Literal["swav"] = "swav"
     prototypes: int = Field(100, ge=2, description="K, as for CARL (appendix A of its paper).")
     temperature: float = Field(0.1, gt=0, description="Of the predicted assignments.")
-    epsilon: float = Field(0.05, gt=0, description="Softness of the codes; 0.03 in its script for batches of 256.")
+    epsilon: float = Field(0.05, gt=0, description="Softness of the codes, as in its scripts for batches of 256.")
     iterations: int = Field(3, ge=1, description="Of Sinkhorn-Knopp.")
-    queue: int = Field(3840, ge=0, description="Embeddings of each large view kept for the codes; 0: none.")
+    queue: int = Field(QUEUE, ge=0, description="Embeddings of each large view kept for the codes; 0: none.")
     queue_epoch: int = Field(15, ge=0, description="Epoch at which the queue comes in (its script: 15).")
     frozen_epochs: float = Field(1.0, ge=0, description="Epochs in which the prototypes do not move.")
 
@@ -48,12 +51,8 @@ PAPER: Layer = {
     "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6},
 }
 SHAPES: Layer = {
-    "method": {
-        "prototypes": 100,
-        "queue": 0,
-        "frozen_epochs": 0.0,
-        "epsilon": 0.01,
-    },  # codes of 0.05 are still flat here
+    # Codes of 0.05 are still flat here.
+    "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0, "epsilon": 0.01},
     "optim": {"name": "sgd", "lr": 0.1},
 }
 
@@ -77,8 +76,14 @@ class SwAV(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        method = {"prototypes": paper_values(facts).prototypes}
+        method = {"prototypes": paper_values(facts).prototypes, "queue": min(QUEUE, fitting_queue(facts.images))}
         return {"paper": merge([PAPER, {"method": method}]), "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES])}
+
+    @classmethod
+    def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
+        assert isinstance(config.method, SwavOptions)
+        queue, images = config.method.queue, facts.images
+        return [] if queue == QUEUE else [f"a queue of {queue} embeddings, not {QUEUE}: the data have {images} images"]
 
     def represent(self, batch: Batch) -> Tensor:
         return unit(forward_views(self.embed, batch.views, together=True))  # (V, B, D)
@@ -100,13 +105,14 @@ class SwAV(Method):
         return loss, {"loss": loss, **figures, "spread": spread(represented[0])}
 
     def _codes(self, embeddings: Tensor, scores: Tensor, large: int, progress: float) -> Tensor:
-        """Codes of a large view, the queue's embeddings taking part once it has come in (SwAV, section 3.1)."""
-        count = len(scores)
+        """Codes of a large view, the queue taking part from its epoch on and once it is full (SwAV, section 3.1)."""
+        count, absent = len(scores), None
         if self.queues and self._epochs_done(progress) >= self.options.queue_epoch:
             # Each process takes its share of the queue, so that all of it counts once.
             rows = self._queue(large).rows[distributed.rank() :: distributed.world_size()]
             scores = torch.cat([scores, self.head.get_submodule("prototypes")(rows).detach()])
-        return sinkhorn(scores, self.options.epsilon, self.options.iterations)[:count]
+            absent = (torch.arange(len(scores), device=scores.device) >= count) & (self._queue(large).filled < 1)
+        return sinkhorn(scores, self.options.epsilon, self.options.iterations, absent)[:count]
 
     def log_assignments(self, images: Tensor) -> Tensor:
         scores = self.head.get_submodule("prototypes")(unit(self.embed(images)))

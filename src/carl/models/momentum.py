@@ -47,15 +47,15 @@ def forward_shuffled(module: nn.Module, images: Tensor, groups: int) -> Tensor:
     """Outputs in order, each normalised within a random group of the batch (He et al. 2020, section 3.3).
 
     A query that is normalised together with the images of its key could know the key by the statistics they
-    share. The authors shuffle over GPUs; here the batch of all processes is dealt anew, and each process takes its
-    share of the groups (at least one, so that there are at least as many groups as processes).
+    share. The authors shuffle over GPUs; here the batch of all processes is dealt anew, and each process makes
+    `groups` / processes groups of its share, rounded down, at least one. With `groups` 1 nothing is dealt.
     """
     count, ranks = len(images), distributed.world_size()
     groups = max(1, min(groups, count * ranks // 2))  # batch norm needs two images
     if groups == 1:
         outputs: Tensor = module(images)
         return outputs
-    order = torch.randperm(count * ranks, device=images.device).view(ranks, count)  # all processes draw the same
+    order = distributed.from_main(torch.randperm(count * ranks, device=images.device)).view(ranks, count)
     dealt = distributed.gather(images)[order[distributed.rank()]]
     mixed = distributed.gather(_forward_in_groups(module, dealt, max(1, groups // ranks)))
     places = order.T.flatten().argsort()
