@@ -6,6 +6,7 @@ import math
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ PUBLIC = [  # stable: a name is only removed with a deprecation before it
     "load_encoder",
     "open_dataset",
     "pretrain",
+    "prior_threshold",
     "view_pipeline",
 ]
 
@@ -125,3 +127,27 @@ def test_the_lightning_example_runs(example_data: Path, tmp_path: Path):
     code = (EXAMPLES / "lightning.py").read_text()
     run_script(code, tmp_path, str(example_data), "--epochs", "1")
     assert set(torch.load(tmp_path / "encoder.pth", weights_only=True)) >= {"conv1.weight"}
+
+
+def test_pretrain_takes_a_python_data_set_and_its_run_can_be_evaluated(tmp_path, monkeypatch):
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
+
+    class Squares(torch.utils.data.Dataset):
+        classes = ("dark", "light")
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return torch.full((3, 16, 16), (index % 2) * 200 + index, dtype=torch.uint8), index % 2
+
+    settings = {"model.backbone": "test_resnet", "train.device": "cpu", "probe.images": 10, "log.report": False}
+    run = carl.pretrain(Squares(), out=tmp_path / "run", epochs=1, batch_size=8, settings=settings)
+    assert (run / "encoder.safetensors").is_file()
+    source = tomllib.loads((run / "config.toml").read_text())["data"]["source"]
+    again = carl.open_dataset(source)
+    assert again.class_names == ("dark", "light")
+    assert again.train.labels is not None
+    assert again.train.labels.tolist() == [0, 1] * 20
+    with pytest.raises(carl.UserError, match="map-style"):
+        carl.pretrain(object(), out=tmp_path / "other")

@@ -163,3 +163,19 @@ def test_the_version_is_that_of_the_package(carl: Run):
     from importlib.metadata import version
 
     assert carl("--version").stdout.split()[-1] == version("carl-ssl")
+
+
+@pytest.mark.parametrize(("restarts", "words"), [("0", "nowhere"), ("3", "add --out RUN")])
+def test_torchrun_needs_a_named_run_only_if_it_may_start_it_again(
+    carl: Run, monkeypatch: pytest.MonkeyPatch, restarts: str, words: str
+):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    ended = carl("pretrain", "nowhere")
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert ("--out" in ended.stderr) == (restarts != "0")
+
+
+def test_the_help_of_pretrain_names_shards(carl: Run):
+    assert "shards" in carl("pretrain", "--help").stdout

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from carl.inference.trained import load_encoder
     from carl.models.heads import Prototypes
     from carl.optim import lambda_schedule
+    from carl.prior import prior_threshold
 
 __version__ = version("carl-ssl")
 
@@ -33,6 +34,7 @@ __all__ = [
     "load_encoder",
     "open_dataset",
     "pretrain",
+    "prior_threshold",
     "view_pipeline",
 ]
 
@@ -47,6 +49,7 @@ _HOMES = {  # public name: module, and its name there
     "load_encoder": ("carl.inference.trained", "load_encoder"),
     "open_dataset": ("carl.data.sources", "open_dataset"),
     "pretrain": ("carl.api", "pretrain"),
+    "prior_threshold": ("carl.prior", "prior_threshold"),
     "view_pipeline": ("carl.data.views", "pipeline"),
 }
 

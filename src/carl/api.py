@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from carl import files
 from carl.config import merge
 from carl.errors import UserError
 from carl.losses import PriorMean, Targets, consistency, log_assignments, uniform_prior
 
 
 def pretrain(
-    data: str | Path,
+    data: Any,
     *,
     out: str | Path | None = None,
     method: str | None = None,
@@ -28,11 +31,14 @@ def pretrain(
 ) -> Path:
     """Learn an encoder as `carl pretrain` does, and return the run directory.
 
+    `data` is what the command takes, or a map-style Dataset, whose images are first written to the cache as one file.
     What is None takes the command's default; `settings` holds any other value as {"section.key": value}. With
     `resume` a run that is at `out` already goes on.
     """
     from carl.training import commands
 
+    if not isinstance(data, str | Path):
+        data = _written(data, image_size)
     layer: dict[str, dict[str, object]] = {}
     for path, value in (settings or {}).items():
         section, dot, key = path.partition(".")
@@ -48,6 +54,23 @@ def pretrain(
     named = {s: {k: v for k, v in values.items() if v is not None} for s, values in given.items()}
     where = None if out is None else Path(out)
     return commands.pretrain(merge([layer, named]), where, "auto" if resume else None, ["carl.pretrain"])
+
+
+def _written(data: Any, image_size: int | None) -> Path:
+    """A Python data set as a file in the cache, named by its content: runs are resumed and evaluated from it."""
+    from carl.data import open_dataset
+    from carl.data.store import cache_folder
+
+    dataset = open_dataset(data, image_size=image_size)
+    train = dataset.train
+    path = cache_folder() / "python" / f"{files.portable_name(dataset.name)}-{dataset.fingerprint[:16]}.npz"
+    if not path.exists():
+        arrays: dict[str, Any] = {"images": train.images.pixels}
+        if train.labels is not None:
+            arrays |= {"labels": train.labels, "class_names": np.array(dataset.class_names)}
+        with files.atomic_writer(path) as file:
+            np.savez(file, **arrays)
+    return path
 
 
 class CARLLoss(nn.Module):

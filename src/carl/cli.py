@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from carl.data import Dataset
 
 PATH = click.Path(path_type=Path)
+MAX_BAD_HELP = "Files that cannot be decoded and may be left out.  [default: one in twenty]"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -43,6 +44,7 @@ def cli() -> None:
 )
 @click.option("--init", metavar="FILE|timm", help="Start from pretrained weights: usually the best first thing to try.")
 @click.option("--image-size", type=int, metavar="PX", help="Side of the views.  [default: that of the images]")
+@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
 @click.option("--epochs", type=int, metavar="N", help="Passes over the data.  [default: 200; 8 on shapes]")
 @click.option(
     "--batch-size", type=int, metavar="N", help="Images a step, over all processes.  [default: 256; 128 on shapes]"
@@ -80,6 +82,7 @@ def pretrain(
     stem: str | None,
     init: str | None,
     image_size: int | None,
+    max_bad: int | None,
     epochs: int | None,
     batch_size: int | None,
     prototypes: int | None,
@@ -94,12 +97,13 @@ def pretrain(
 ) -> None:
     """Learn an encoder from DATA: a name (shapes, cifar10 ...), a folder of images, or a .parquet, .npy or .npz file.
 
+    More than a disk holds: .tar or .parquet shards, as 'shards/{000..019}.tar', also at an address (docs/scaling.md).
     The run directory then holds encoder.safetensors, metrics.jsonl, report.html and all that resume needs.
     """
     from carl.config import merge, parse_assignments, read_toml
 
     flags: dict[str, dict[str, Any]] = {
-        "data": {"source": data, "image_size": image_size},
+        "data": {"source": data, "image_size": image_size, "max_bad": max_bad},
         "model": {"backbone": backbone, "stem": stem, "init": init},
         "method": {
             "name": method,
@@ -376,12 +380,16 @@ def data_list() -> None:
 @data.command("info")
 @click.argument("source")
 @click.option("--image-size", type=int, metavar="PX", help="Side to which images of varied size are brought.")
+@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
+@click.option("--data-root", type=PATH, metavar="DIR", help="Where a data set known by name is.  [default: the cache]")
 @click.option("--sheet", type=PATH, metavar="FILE", help="Where the contact sheet goes.  [default: SOURCE-sheet.png]")
-def data_info(source: str, image_size: int | None, sheet: Path | None) -> None:
+def data_info(
+    source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None
+) -> None:
     """Count SOURCE, name its classes and statistics, and draw a contact sheet."""
     from carl.data.inspect import contact_sheet, describe
 
-    dataset = _opened(source, image_size)
+    dataset = _opened(source, image_size, max_bad, data_root)
     _echo_rows(describe(dataset))
     path = sheet or Path(f"{Path(source).stem}-sheet.png")
     contact_sheet(dataset, path)
@@ -391,19 +399,21 @@ def data_info(source: str, image_size: int | None, sheet: Path | None) -> None:
 @data.command("prepare")
 @click.argument("source")
 @click.option("--image-size", type=int, metavar="PX", help="Side to which images of varied size are brought.")
-def data_prepare(source: str, image_size: int | None) -> None:
+@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
+@click.option("--data-root", type=PATH, metavar="DIR", help="Where a data set known by name is.  [default: the cache]")
+def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_root: Path | None) -> None:
     """Decode and pack SOURCE into the cache, so that later starts are instant."""
-    dataset = _opened(source, image_size)
+    dataset = _opened(source, image_size, max_bad, data_root)
     for note in dataset.notes:
         click.echo(note)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
     click.echo(f"ready: {counts}")
 
 
-def _opened(source: str, image_size: int | None) -> Dataset:
+def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
     from carl.data import open_dataset
 
-    return open_dataset(source, image_size=image_size, progress=show_progress)
+    return open_dataset(source, image_size=image_size, root=root, max_bad=max_bad, progress=show_progress)
 
 
 def _echo_lines(lines: Iterable[str]) -> None:
@@ -419,6 +429,8 @@ def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 def main() -> None:
     """Entry point: errors of the user are one line and exit code 2."""
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
     try:
         code = cli.main(prog_name="carl", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -439,6 +451,9 @@ def main() -> None:
         _complain("interrupted")
         sys.exit(130)
     except Exception as error:
+        if _out_of_memory(error):
+            _complain(f"not enough memory ({error}); lower --batch-size, --image-size or --prototypes")
+            sys.exit(2)
         if _one_of_many() and _is_echo(error):
             sys.exit(1)
         raise
@@ -448,7 +463,18 @@ def main() -> None:
 def _complain(message: str) -> None:
     """One line on standard error; of many processes the first that fails speaks, since the others fail by it."""
     if not _one_of_many() or _fails_first():
-        print(f"carl: {' '.join(message.split())}", file=sys.stderr)
+        line = " ".join(message.split())
+        shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)  # no codes for the terminal
+        print(f"carl: {shown}", file=sys.stderr)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """NumPy's and Python's own, CUDA's and MPS's, and what torch says on a CPU."""
+    said = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and any(words in said for words in ("out of memory", "can't allocate memory", "not enough memory"))
+    )
 
 
 def _one_of_many() -> bool:

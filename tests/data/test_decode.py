@@ -127,7 +127,15 @@ def test_images_too_large_to_be_packed_as_they_are_are_not_decoded_in_full():
     assert decode(encoded(Image.new("RGB", (256, 4)), "PNG"), None).shape == (4, 256, 3)
 
 
-def _tiff(pixels: np.ndarray, planar: bool, deflate: bool, predictor: bool, order: str = "<") -> bytes:
+def _tiff(
+    pixels: np.ndarray,
+    planar: bool,
+    deflate: bool,
+    predictor: bool,
+    order: str = "<",
+    photometric: int = 1,
+    extra_samples: int | None = None,
+) -> bytes:
     """A TIFF with any number of bands in one strip (a plane)."""
     height, width, bands = pixels.shape
     planes = [pixels[..., i : i + 1] for i in range(bands)] if planar else [pixels]
@@ -137,9 +145,11 @@ def _tiff(pixels: np.ndarray, planar: bool, deflate: bool, predictor: bool, orde
     stored = [zlib.compress(strip) for strip in stored] if deflate else stored
     offsets = [8 + sum(map(len, stored[:i])) for i in range(len(stored))]
     data_end = 8 + sum(map(len, stored))
-    tags = {256: [width], 257: [height], 258: [8 * pixels.itemsize] * bands, 259: [8 if deflate else 1], 262: [1],
+    tags = {256: [width], 257: [height], 258: [8 * pixels.itemsize] * bands, 259: [8 if deflate else 1],
+            262: [photometric],
             273: offsets, 277: [bands], 278: [height], 279: [len(strip) for strip in stored],
             284: [2 if planar else 1], 317: [2 if predictor else 1]}  # fmt: skip
+    tags |= {} if extra_samples is None else {338: [extra_samples]}
     extra, entries, extra_start = b"", b"", data_end + 2 + 12 * len(tags) + 4
     for tag, values in tags.items():
         packed = struct.pack(f"{order}{len(values)}I", *values)
@@ -159,7 +169,16 @@ def test_tiffs_with_other_bands_keep_them(planar, deflate, predictor, order):
     np.testing.assert_array_equal(decode(_tiff(pixels, planar, deflate, predictor, order), None), pixels)
 
 
-@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("extra", "channels"), [(None, 4), (0, 4), (2, 3)])
+def test_a_fourth_band_of_an_rgb_tiff_is_kept_unless_it_is_opacity(extra, channels):
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 9, 4), np.uint8)
+    decoded = decode(_tiff(pixels, False, False, False, photometric=2, extra_samples=extra), None)
+    assert decoded.shape == (8, 9, channels)
+    if channels == 4:
+        np.testing.assert_array_equal(decoded, pixels)
+
+
+@pytest.mark.parametrize("order", "<>")
 def test_16_bit_bands_are_scaled(order):
     pixels = np.zeros((2, 2, 6), np.uint16)
     pixels[0, 0], pixels[1, 1] = 65_535, 257

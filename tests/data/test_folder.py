@@ -209,7 +209,7 @@ def test_more_bad_files_than_allowed_are_an_error_that_lists_them(tmp_path, save
     for i in range(4):
         save_image(tmp_path / f"{i}.png")
     (tmp_path / "1.png").write_bytes(b"")
-    with pytest.raises(UserError, match=r"1 of 4 files.*max_bad=1") as caught:
+    with pytest.raises(UserError, match=r"1 of 4 files.*--max-bad 1") as caught:
         open_dataset(tmp_path, max_bad=0)
     listed = Path(str(caught.value).split("listed in ")[1].split(",")[0])
     assert listed.read_text() == "1.png\tthe file is empty\n"
@@ -238,3 +238,38 @@ def test_images_in_a_test_folder_without_classes_have_no_labels(tmp_path, save_i
     test = open_dataset(tmp_path).splits["test"]
     assert test.labels is None
     assert UNLABELLED == -1
+
+
+def test_a_class_called_train_among_others_is_a_class(tmp_path, save_image):
+    for name in ("bus", "car", "train"):
+        save_image(tmp_path / name / "1.png")
+    dataset = open_dataset(tmp_path)
+    assert dataset.class_names == ("bus", "car", "train")
+    assert len(dataset.train) == 3
+
+
+def test_a_folder_that_is_no_split_beside_splits_is_left_out_and_named(tmp_path, save_image):
+    for split in ("train", "test"):
+        save_image(tmp_path / split / "1.png")
+        save_image(tmp_path / split / "2.png")
+    save_image(tmp_path / "extra" / "1.png")
+    (tmp_path / "annotations").mkdir()  # no images in it, so not worth a word
+    dataset = open_dataset(tmp_path)
+    assert list(dataset.splits) == ["train", "test"]
+    assert any("extra" in note and "left out" in note for note in dataset.notes)
+    assert not any("annotations" in note for note in dataset.notes)
+
+
+def test_splits_without_a_train_split_are_refused(tmp_path, save_image):
+    for split in ("val", "test"):
+        save_image(tmp_path / split / "1.png")
+    with pytest.raises(UserError, match="no train"):
+        open_dataset(tmp_path)
+
+
+def test_a_stray_image_beside_class_folders_is_named(tmp_path, save_image):
+    for name in ("a/1.png", "b/1.png", "stray.png"):
+        save_image(tmp_path / name)
+    dataset = open_dataset(tmp_path)
+    assert dataset.class_names == ()
+    assert any("stray.png" in note for note in dataset.notes)

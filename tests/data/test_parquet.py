@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -138,3 +139,18 @@ def test_labels_beyond_the_class_names_are_an_error(tmp_path):
     path = write(tmp_path / "a.parquet", [1], [5], HUGGING_FACE)
     with pytest.raises(UserError, match=r"from 5 to 5 where there are 2 classes"):
         open_dataset(path)
+
+
+def test_more_shards_than_files_that_may_be_open(tmp_path):
+    resource = pytest.importorskip("resource")  # not on Windows
+    for number in range(60):
+        write(tmp_path / f"part-{number:03d}.parquet", [number], ["cat"])
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    in_use = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 60
+    resource.setrlimit(resource.RLIMIT_NOFILE, (in_use + 30, before[1]))
+    try:
+        dataset = open_dataset(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert len(dataset.train) == 60
+    assert dataset.class_names == ("cat",)

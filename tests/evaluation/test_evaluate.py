@@ -211,7 +211,7 @@ def test_random_weights_are_asked_for_by_name_and_labelled(tmp_path: Path, small
     done = carl(*words)
     assert done.returncode == 0, done.stderr
     assert "random weights" in done.stdout
-    result = json.loads((tmp_path / "out" / "random-test_resnet-knn-small.json").read_text())
+    result = json.loads(next((tmp_path / "out").glob("random-test_resnet-knn-small-*.json")).read_text())
     assert set(result["accuracy"]) == {"random"}
     assert result["weights"] == "random"
     several = evaluate("random", Request("knn", seeds=2), str(small_data), "test_resnet", tmp_path / "out")
@@ -320,3 +320,20 @@ def test_features_are_extracted_once_for_all_seeds_and_anew_for_another_encoder(
     monkeypatch.setattr(Material, "features", lambda *given: seen.append(len(given[2])) or extract(*given))
     evaluate(str(run), Request("linear-cached", seeds=3))
     assert seen == [96, 32] * 2  # training and test images, by the trained and by the random encoder
+
+
+def test_data_of_one_name_in_two_places_have_a_result_each(tmp_path: Path, run: Path):
+    for number in range(2):
+        (images, labels), (test, truth) = make_shapes(60, number), make_shapes(30, 8)
+        (tmp_path / str(number)).mkdir()
+        file = tmp_path / str(number) / "data.npz"
+        np.savez(file, x_train=images, y_train=labels, x_test=test, y_test=truth)
+        evaluate(str(run), Request("knn"), data=str(file))
+    assert len(list((run / "results").glob("knn-data-*.json"))) == 2
+
+
+def test_a_shortened_protocol_and_the_number_of_labels_are_said(run: Path, carl: Run):
+    done = carl("eval", run, "--protocol", "semi", "--fraction", "0.2", "--epochs", "1")
+    assert "1 epochs instead of the protocol's 50" in done.stdout
+    labels = json.loads(results(run)[0].read_text())["per_seed"][0]["labels"]
+    assert f"20% of the labels ({labels})" in done.stdout

@@ -111,3 +111,17 @@ def test_what_does_not_go_together_is_refused():
         linear_probe(train * torch.nan, labels, test, truth)
     with pytest.raises(UserError, match="above 0"):
         linear_probe(train, labels, test, truth, penalties=[0.0])
+
+
+def test_a_class_of_one_image_does_not_keep_the_penalty_from_being_chosen():
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(300) % 3
+    features = torch.randn(300, 8, generator=generator) + 2 * torch.nn.functional.one_hot(labels, 8)
+    _, validation = train_probe(features, labels, 3)
+    odd = torch.cat([labels, torch.tensor([3])])
+    classifier, with_odd = train_probe(torch.cat([features, torch.full((1, 8), 9.0)]), odd, 4)
+    assert with_odd
+    assert set(with_odd) & set(validation)
+    assert classifier.penalty in with_odd
+    _, none = train_probe(features[:3], torch.arange(3), 3)
+    assert none == {}

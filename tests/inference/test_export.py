@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -20,6 +22,7 @@ from carl.inference.images import find_images
 from carl.inference.tables import embeddings_of
 from carl.inference.trained import Trained, load_trained
 from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d
+from carl.scores import file_hash
 from tests.conftest import Run
 from tests.inference.conftest import QUICK
 
@@ -97,14 +100,7 @@ def test_a_wrong_export_is_noticed_and_not_left_behind(
 
 
 def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trained: Trained, tmp_path: Path):
-    results = run / "results" / "knn-small.json"
-    results.parent.mkdir(exist_ok=True)
-    accuracy = {"trained": {"20": 41.5}, "random": {"20": 30.25}}
-    results.write_text(json.dumps({"protocol": "knn", "data": "small.npz", "accuracy": accuracy}))
-    try:
-        done = carl("export", run, "--to", "safetensors", "-o", "e.safetensors")
-    finally:
-        results.unlink()
+    done = carl("export", run, "--to", "safetensors", "-o", "e.safetensors")
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "e.safetensors.md").read_text()
     assert "test_resnet trained on small.npz with carl" in card
@@ -113,10 +109,48 @@ def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trai
     assert "96 images" in card
     assert "prototypes 10" in card
     assert "licence: not known" in card
-    assert "41.5% with 20 neighbours (random weights 30.25%)" in card
+    assert "Not evaluated yet" in card
     usage = re.search(r"```python\n(.*?)```", card, re.DOTALL)
     assert usage is not None
     assert usage[1].strip() in done.stdout
+
+
+def test_the_card_labels_every_accuracy_with_its_protocol_and_leaves_out_other_weights(
+    run: Path, trained: Trained, tmp_path: Path
+):
+    known = {"data": "small.npz", "encoder_hash": file_hash(run / "encoder.safetensors"), "hyperparameters": {}}
+    known |= {"data_fingerprint": trained.data.fingerprint, "target": str(run)}
+    results: dict[str, dict[str, Any]] = {
+        "knn": {
+            "protocol": "knn",
+            "kind": "offline: all vote",
+            "trained": {"1": 40.0, "20": 41.5},
+            "random": {"20": 30.25},
+        },
+        "cached": {
+            "protocol": "linear-cached",
+            "kind": "cached: once",
+            "trained": {"top-1": {"mean": 12.5, "std": 0.0}},
+        },
+        "linear": {"protocol": "linear", "kind": "offline: SGD", "epochs": 1, "trained": {"top-1": 9.38}},
+        "epoch-0001": {"protocol": "knn", "kind": "offline: all", "encoder_hash": "ab", "trained": {"20": 77.0}},
+    }
+    folder = run / "results"
+    folder.mkdir(exist_ok=True)
+    try:
+        for name, result in results.items():
+            accuracy = {"trained": result.pop("trained"), "random": result.pop("random", {})}
+            (folder / f"{name}.json").write_text(json.dumps({**known, **result, "accuracy": accuracy}))
+        (folder / "damaged.json").write_text("{")
+        card = export(trained, "safetensors", tmp_path / "e.safetensors").card.read_text()
+    finally:
+        shutil.rmtree(folder)
+    lines = card.partition("## Results\n\n")[2].partition("\n\n")[0].splitlines()
+    assert lines == [
+        "- linear, cached, on small.npz: top-1 12.50% \u00b1 0.00; once",
+        "- kNN, offline, on small.npz: k = 1 40.00%, k = 20 41.50% (random weights 30.25%); all vote",
+        "- linear, offline, 1 of 100 epochs, on small.npz: top-1 9.38%; SGD",
+    ]
 
 
 def test_bad_input_of_export_is_one_line_and_writes_nothing(carl: Run, run: Path, tmp_path: Path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -26,6 +28,14 @@ IMAGE_KEYS = ("images", "image", "x", "data", "pixels", "imgs", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "target", "arr_1")
 _BLOCK_BYTES = 16 * 2**20
 _MOST_CHANNELS = 16  # an axis up to this long may hold channels
+_LARGEST_IMAGE = 256 * 2**20  # bytes, as in data/tar.py; a row is read at once
+_LARGEST_COLUMNS = 2 * 2**30  # bytes of an array with columns first, which has to be read whole
+_LARGEST_SMALL = 512 * 2**20  # bytes of labels and names: those of 64 million images
+_LARGEST_MEMBER = 2**48  # bytes, which no disk holds
+_UNREADABLE = (
+    KeyError, ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError, RuntimeError, SyntaxError,
+    NotImplementedError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
+)  # fmt: skip
 
 
 def list_npy(path: Path, name: str) -> Listing:
@@ -48,7 +58,7 @@ def list_npz(path: Path, name: str) -> Listing:
     try:
         with zipfile.ZipFile(path) as archive:
             keys = [Path(member).stem for member in archive.namelist() if member.endswith(".npy")]
-    except (OSError, zipfile.BadZipFile) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path} is not a readable .npz file ({error}); save it again with numpy.savez") from error
     images, labels = _keys_by_split(keys, IMAGE_KEYS), _keys_by_split(keys, LABEL_KEYS)
     if not images:
@@ -82,7 +92,9 @@ def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
 def _npy_split(path: Path, labels_file: Path | None) -> SplitListing:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+        if not isinstance(array, np.ndarray):
+            raise ValueError("an archive of arrays")
+    except _UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read as an array of numbers ({error}); save uint8 images with numpy.save"
         ) from error
@@ -106,6 +118,10 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
         array = array[..., None]
     if array.ndim != 4 or 0 in array.shape:
         raise UserError(f"{where} has the shape {array.shape}; images are (N, H, W, C) or (N, H, W), at least one")
+    if array.shape[1] * array.shape[2] * array.shape[3] > _LARGEST_IMAGE:
+        raise UserError(
+            f"{where} has the shape {array.shape}; images are of at most {_LARGEST_IMAGE} bytes: save smaller ones"
+        )
     first, last = array.shape[1], array.shape[3]
     if last > _MOST_CHANNELS >= first or (first in (1, 3) and last not in (1, 3, 4) and last > first):
         array = array.transpose(0, 2, 3, 1)
@@ -134,8 +150,8 @@ def _labels_file(path: Path) -> Path | None:
 
 def _load_small(path: Path) -> np.ndarray:
     try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError) as error:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except _UNREADABLE as error:
         raise UserError(f"{path} cannot be read as an array of numbers ({error}); save it with numpy.save") from error
 
 
@@ -154,17 +170,15 @@ def _npz_class_names(path: Path, keys: list[str]) -> tuple[str, ...]:
     key = next((key for key in ("class_names", "classes") if key in keys), None)
     if key is None:
         return ()
-    with np.load(path, allow_pickle=False) as arrays:
-        try:
-            names = arrays[key]
-        except ValueError:  # an object array: not worth unpickling
-            return ()
+    try:
+        names = npz_array(path, key)
+    except UserError:  # an object array, perhaps: not worth unpickling
+        return ()
     return tuple(str(value) for value in names) if names.ndim == 1 and names.dtype.kind in "US" else ()
 
 
 def _npz_split(path: Path, key: str, labels_key: str | None) -> ArraySplit:
-    with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
-        shape, _, dtype = _read_header(member, f"{path}[{key}]")
+    shape, dtype = _npz_header(path, key)
     if len(shape) not in (3, 4):
         raise UserError(f"{path}[{key}] has the shape {shape}; images are (N, H, W, C) or (N, H, W)")
     as_images(np.broadcast_to(np.zeros((), dtype), shape), f"{path}[{key}]")
@@ -182,12 +196,31 @@ def _npz_split(path: Path, key: str, labels_key: str | None) -> ArraySplit:
     return ArraySplit(shape[0], read)
 
 
+def _npz_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type of an array of an .npz file, if the file has room for so much."""
+    where = f"{path}[{key}]"
+    try:
+        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+            shape, _, dtype = _read_header(member, where)
+            size = archive.getinfo(f"{key}.npy").file_size
+    except UserError:
+        raise
+    except _UNREADABLE as error:
+        raise UserError(f"{where} is damaged ({error}); save or download it again") from error
+    if math.prod(shape) * dtype.itemsize > size or min(shape, default=0) < 0 or size > _LARGEST_MEMBER:
+        raise UserError(f"{where} states the shape {shape} and holds {size} bytes; save or download it again")
+    return shape, dtype
+
+
 def npz_array(path: Path, key: str) -> np.ndarray:
     """A small array of an .npz file."""
+    shape, dtype = _npz_header(path, key)
+    if math.prod(shape) * dtype.itemsize > _LARGEST_SMALL:
+        raise UserError(f"{path}[{key}] has the shape {shape}, too large for labels or names; save it again")
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return np.asarray(arrays[key])
-    except (KeyError, ValueError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         raise UserError(
             f"{path}[{key}] cannot be read as an array of numbers ({error}); save it again with numpy.savez"
         ) from error
@@ -198,17 +231,19 @@ def npz_rows(path: Path, key: str) -> Iterator[np.ndarray]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
             shape, fortran_order, dtype = _read_header(member, f"{path}[{key}]")
+            row_bytes = math.prod(shape[1:]) * dtype.itemsize
+            if fortran_order and row_bytes * shape[0] > _LARGEST_COLUMNS:
+                raise UserError(f"{path}[{key}] has its columns first; save it again with numpy.ascontiguousarray")
             if fortran_order:  # columns first: no block of rows lies together
-                yield np.frombuffer(member.read(), dtype).reshape(shape, order="F")
+                yield np.frombuffer(member.read(row_bytes * shape[0]), dtype).reshape(shape, order="F")
                 return
-            row_bytes = int(np.prod(shape[1:])) * dtype.itemsize
             rows = max(1, _BLOCK_BYTES // max(1, row_bytes))
             for start in range(0, shape[0], rows):
                 count = min(rows, shape[0] - start)
                 yield np.frombuffer(member.read(count * row_bytes), dtype).reshape(count, *shape[1:])
     except UserError:
         raise
-    except (KeyError, ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+    except _UNREADABLE as error:
         raise UserError(f"{path}[{key}] is damaged ({error}); save or download it again") from error
 
 
@@ -217,7 +252,7 @@ def _read_header(member: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, 
         version = np.lib.format.read_magic(member)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
         shape, fortran_order, dtype = read(member)
-    except ValueError as error:
+    except _UNREADABLE as error:
         raise UserError(f"{where} is not an array ({error}); save it again with numpy.savez") from error
     if dtype.hasobject:
         raise UserError(f"{where} holds Python objects, which are not loaded; save uint8 images of one size")

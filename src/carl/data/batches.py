@@ -46,6 +46,18 @@ def check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:
         )
 
 
+def check_shares(batch_size: int, images: int, drop_last: bool, ranks: int) -> None:
+    """Each process has as many images of a batch as any other, and two at least, which batch norm needs."""
+    if batch_size % ranks:
+        raise UserError(f"batch size {batch_size} does not divide over {ranks} processes; use a multiple of {ranks}")
+    rest = images % batch_size
+    if not drop_last and 2 <= rest < 2 * ranks:
+        raise UserError(
+            f"the last batch of an epoch, {rest} images, is too small for {ranks} processes; use at most {rest // 2}, "
+            "another --batch-size, or leave train.drop_last at true"
+        )
+
+
 class BatchSource(Protocol):
     """Where a training loop gets its batches from."""
 
@@ -70,20 +82,19 @@ class Batches:
         drop_last: bool = True,
         rank: int = 0,
         ranks: int = 1,
+        equal_shares: bool = True,  # of every batch, as batch statistics need; else no image is left out for it
     ) -> None:
         check_batch_size(batch_size, len(split), drop_last)
-        if batch_size % ranks:
-            raise UserError(
-                f"batch size {batch_size} does not divide over {ranks} processes; use a multiple of {ranks}"
-            )
+        if equal_shares:
+            check_shares(batch_size, len(split), drop_last, ranks)
         self.split, self.views, self.batch_size, self.seed, self.device = split, views, batch_size, seed, device
-        self.drop_last, self.rank, self.ranks = drop_last, rank, ranks
+        self.drop_last, self.rank, self.ranks, self.equal_shares = drop_last, rank, ranks, equal_shares
 
     @property
     def steps_per_epoch(self) -> int:
+        """The same at any number of processes, so that a run can go on with another."""
         whole, rest = divmod(len(self.split), self.batch_size)
-        # A last batch smaller than two images a process has no batch statistics.
-        return whole + int(not self.drop_last and rest >= 2 * self.ranks)
+        return whole + int(not self.drop_last and rest >= 2)  # one image has no batch statistics
 
     def order(self, epoch: int) -> np.ndarray:
         """Places of all images in the order of this epoch, the same in every process."""
@@ -108,7 +119,8 @@ class Batches:
 
     def _read(self, order: np.ndarray, epoch: int, step: int) -> tuple[list[Tensor], Tensor]:
         rows = order[step * self.batch_size : (step + 1) * self.batch_size]
-        rows = np.ascontiguousarray(rows[self.rank :: self.ranks][: len(rows) // self.ranks])
+        share = rows[self.rank :: self.ranks]
+        rows = np.ascontiguousarray(share[: len(rows) // self.ranks] if self.equal_shares else share)
         pixels, indices = read_pixels(self.split, self.views, rows, epoch), torch.from_numpy(rows)
         if self.device.type == "cuda":
             pixels, indices = [part.pin_memory() for part in pixels], indices.pin_memory()

@@ -12,13 +12,18 @@ import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from carl.data.listing import Content, Unusable
-from carl.data.tiff import is_tiff, read_bands
+from carl.data.tiff import has_other_bands, is_tiff, read_bands
+
+# Pillow tells formats by content and knows many more, some of which run other programs: PostScript named .jpg would be
+# handed to Ghostscript.
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 AS_IS_SIDE = 256  # pixels; larger images are only decoded to be scaled, since thousands of them wait in memory
 
@@ -41,6 +46,17 @@ def strict_decoding() -> Iterator[None]:
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         yield
+
+
+def open_image(file: Path | io.BytesIO) -> Image.Image:
+    """An image of one of FORMATS, its header read."""
+    return Image.open(file, formats=_installed_formats())
+
+
+@cache
+def _installed_formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(name for name in FORMATS if name in Image.OPEN)  # AVIF is not in every Pillow
 
 
 def decode(content: Content, shape: tuple[int, int] | None) -> np.ndarray:
@@ -71,7 +87,7 @@ def image_size(content: Content) -> tuple[int, int] | None:
     if isinstance(content, Unusable):
         return None
     try:
-        with Image.open(content if isinstance(content, Path) else io.BytesIO(content)) as image:
+        with open_image(content if isinstance(content, Path) else io.BytesIO(content)) as image:
             return image.height, image.width
     except Exception:  # why it cannot be read is said when it is decoded
         return None
@@ -92,10 +108,12 @@ def read_file(path: Path) -> bytes:
 
 def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
     try:
-        image: Image.Image = Image.open(io.BytesIO(data))
+        image = open_image(io.BytesIO(data))
     except UnidentifiedImageError:
         if not is_tiff(data):
             raise
+        return _fit_bands(read_bands(data), shape)
+    if image.format == "TIFF" and has_other_bands(image.tag_v2):  # type: ignore[attr-defined]
         return _fit_bands(read_bands(data), shape)
     if 0 in image.size:
         raise DecodeError(f"the image is {image.width} x {image.height} pixels")

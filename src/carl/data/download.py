@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import http.client
 import os
 import shutil
 import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -91,8 +94,14 @@ def _unpack_tar(path: Path, target: Path) -> None:
                     assert content is not None  # it is a regular file
                     with content, open(place, "wb") as file:
                         shutil.copyfileobj(content, file, _CHUNK)
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, EOFError, OSError, zlib.error) as error:
+        _raise_if_full(error, target.parent)
         raise UserError(f"{path} cannot be unpacked ({error}); delete it and run this again") from error
+
+
+def _raise_if_full(error: Exception, folder: Path) -> None:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        raise UserError(f"the disk of {folder} is full; free some space, or set data.root to another folder") from None
 
 
 def _download(archive: Archive, path: Path, progress: Progress) -> None:
@@ -119,10 +128,13 @@ def _download(archive: Archive, path: Path, progress: Progress) -> None:
             )
         os.chmod(partial, 0o644)  # mkstemp makes files that only the owner can read
         os.replace(partial, path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         if isinstance(error, UserError):
             raise
-        reason = getattr(error, "reason", None) or error
+        _raise_if_full(error, path.parent)
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
+        reason = " ".join(str(getattr(error, "reason", None) or error).split())
         raise UserError(f"{archive.url} cannot be downloaded ({reason}); {by_hand}") from error
     finally:
         if partial is not None:

@@ -34,9 +34,10 @@ def list_folder(root: Path, name: str) -> Listing:
     """The images below `root`.
 
     Sub-folders called train, val or test (at least train) are splits, as are such folders beside `root` if its
-    own name is one. In a split whose images all lie in two or more sub-folders, these are the classes.
+    own name is one. In a split whose images all lie in two or more sub-folders, these are the classes; so is a
+    sub-folder called train among others that are not splits.
     """
-    splits, opened = split_folders(root)
+    splits, opened, notes = split_folders(root)
     files = {split: walk_images(folder) for split, folder in splits.items()}
     if not files["train"]:
         raise UserError(
@@ -51,7 +52,17 @@ def list_folder(root: Path, name: str) -> Listing:
         splits={split: _split_listing(splits[split], names, classes) for split, names in files.items()},
         class_names=classes,
         opened=opened,
+        notes=(*notes, *_loose_images(files["train"])),
     )
+
+
+def _loose_images(names: list[str]) -> list[str]:
+    """A word on images beside class folders: it may be one stray file that takes the labels from all."""
+    loose = [name for name in names if "/" not in name]
+    if not loose or len(loose) == len(names):
+        return []
+    first = f"{loose[0]!r}" if len(loose) == 1 else f"{loose[0]!r} and {len(loose) - 1} more"
+    return [f"images lie in sub-folders and beside them ({first}), so the sub-folders are not taken as classes"]
 
 
 def walk_images(root: Path) -> list[str]:
@@ -99,6 +110,10 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
         return False
 
 
+def _has_images(folder: Path) -> bool:
+    return any(_is_image(file) for file in walk_files(folder))
+
+
 def _is_image(entry: os.DirEntry[str]) -> bool:
     extension = os.path.splitext(entry.name)[1].lower()
     if extension in EXTENSIONS:
@@ -112,23 +127,28 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def split_folders(root: Path) -> tuple[dict[str, Path], str]:
-    """The folder of each split, and the split that `root` names."""
-    inside: dict[str, Path] = {}
-    for entry in sorted(_entries(root), key=lambda entry: entry.name):
-        if entry.name.lower() in SPLIT_WORDS and _is_folder(entry):
-            inside.setdefault(SPLIT_WORDS[entry.name.lower()], Path(entry.path))
-    if "train" in inside:
-        found, opened = {split: [folder] for split, folder in inside.items()}, "train"
-        splits, opened = as_splits(found, opened)
-        return {split: folders[0] for split, folders in splits.items()}, opened
+def split_folders(root: Path) -> tuple[dict[str, Path], str, list[str]]:
+    """The folder of each split, the split that `root` names, and what the user should know."""
+    folders = {e.name: Path(e.path) for e in _entries(root) if not e.name.startswith(".") and _is_folder(e)}
+    inside = {SPLIT_WORDS[name.lower()]: folders[name] for name in sorted(folders) if name.lower() in SPLIT_WORDS}
+    if inside:
+        others = [name for name in sorted(folders) if name.lower() not in SPLIT_WORDS and _has_images(folders[name])]
+        if len(inside) > 1 and "train" not in inside and not others:
+            names = " and ".join(sorted(folder.name for folder in inside.values()))
+            raise UserError(f"{root} holds {names} and no train; give one of them, or call the one to train on train")
+        # Images in a single folder of this name, among others, are of a class: CIFAR-100 and COCO have trains.
+        is_class = others and len(inside) == 1 and not any(_is_folder(e) for e in _entries(next(iter(inside.values()))))
+        if "train" in inside and not is_class:
+            splits, opened = as_splits({split: [folder] for split, folder in inside.items()}, "train")
+            note = f"{', '.join(others)} beside {', '.join(splits)} left out: the name is not that of a split"
+            return {split: paths[0] for split, paths in splits.items()}, opened, [note] if others else []
     path = root.resolve()
     siblings = [(Path(entry.path), entry.name) for entry in _entries(path.parent) if _is_folder(entry)]
     beside = splits_beside(root, path.name, siblings)
     if not beside:
-        return {"train": root}, "train"
+        return {"train": root}, "train", []
     splits, opened = as_splits(beside, next(iter(beside)))
-    return {split: folders[0] for split, folders in splits.items()}, opened
+    return {split: folders[0] for split, folders in splits.items()}, opened, []
 
 
 def _class_names(files: dict[str, list[str]]) -> tuple[str, ...]:

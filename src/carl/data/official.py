@@ -19,6 +19,7 @@ from carl.data.arrays import as_labels, npz_array, npz_rows
 from carl.data.download import Archive, check_member, fetch, unpacked
 from carl.data.listing import ArraySplit, Content, EncodedImage, EncodedSplit, Listing, Progress, Unusable, files_key
 from carl.data.pickles import load_pickle
+from carl.data.tar import LARGEST_IMAGE
 from carl.errors import UserError
 
 CIFAR10 = Archive(
@@ -242,9 +243,11 @@ def _zip_members(path: Path) -> tuple[ReadMember, frozenset[str]]:
 
     def read(member: str) -> bytes | Unusable:
         try:
-            return archive.read(prefix + member)
-        except (KeyError, zipfile.BadZipFile, zlib.error, OSError) as error:
+            with archive.open(prefix + member) as file:
+                content = file.read(LARGEST_IMAGE + 1)
+        except (KeyError, zipfile.BadZipFile, zlib.error, OSError, RuntimeError, EOFError) as error:
             return Unusable(f"cannot be read from the zip file: {error}")
+        return content if len(content) <= LARGEST_IMAGE else Unusable("too large to read")
 
     return read, frozenset(member.removeprefix(prefix) for member in archive.namelist())
 

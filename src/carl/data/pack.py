@@ -36,6 +36,7 @@ from carl.errors import UserError
 from carl.files import atomic_writer
 
 DEFAULT_SIDE = 96  # at most; a random crop of 8 % of the area is then still 27 pixels wide
+LARGEST_SIDE = 4096  # a single view of that size takes gigabytes in an encoder
 MAX_CLASSES = 2**16
 _SURVEYED = 2_000  # images whose headers are read to find the usual size
 
@@ -50,6 +51,11 @@ class BadFile:
 
 class _VariedSizes(Exception):
     """The images cannot be packed as they are."""
+
+
+def check_side(image_size: int | None) -> None:
+    if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
+        raise UserError(f"image_size={image_size} is not a side from 1 to {LARGEST_SIDE} pixels; use one such as 64")
 
 
 def open_listing(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
@@ -334,7 +340,7 @@ def _check_bad(bad: int, total: int, max_bad: int | None, listed: str) -> None:
     if bad > limit:
         raise UserError(
             f"{bad} of {total} files cannot be decoded, {listed}, more than the {limit} that are allowed; repair or "
-            f"remove them, or allow more with max_bad={bad}"
+            f"remove them, or allow more with --max-bad {bad}"
         )
 
 

@@ -26,7 +26,10 @@ from carl.errors import UserError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "class_label", "cls", "category")
-_ROWS = 256  # read at once; bounds what a shard of large photos takes of memory
+_ROWS = 256  # read at once, or fewer where the images are large
+_BYTES = 256 * 2**20  # of images read at once; a single one may not be larger
+# What pyarrow raises on damaged files, beside its own errors.
+_DAMAGED = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,10 @@ class _Columns:
 def list_parquet(path: Path, name: str) -> Listing:
     """The images of a file, or of a folder of shards, and of the other splits beside it."""
     shards, opened = _shards_in_folder(path) if path.is_dir() else _shards_beside_file(path)
-    files = [_open(file) for paths in shards.values() for file in paths]
-    columns = find_columns(files[0], next(iter(shards.values()))[0])
-    counts = {split: sum(_open(file).metadata.num_rows for file in paths) for split, paths in shards.items()}
+    files = [file for paths in shards.values() for file in paths]
+    with _open(files[0]) as first:
+        columns = find_columns(first, files[0])
+    counts = {split: sum(_count_rows(file) for file in paths) for split, paths in shards.items()}
     if not counts["train"]:
         raise UserError(f"{path} has no rows; give a Parquet file with at least one image")
     classes = _class_names(files, columns)
@@ -50,7 +54,7 @@ def list_parquet(path: Path, name: str) -> Listing:
         classes = _distinct_labels(files, columns)
     return Listing(
         name=name,
-        key=files_key([file for paths in shards.values() for file in paths]),
+        key=files_key(files),
         splits={
             split: _split_listing(paths, counts[split], columns, classes)
             for split, paths in shards.items()
@@ -65,7 +69,7 @@ def holds_images(path: Path) -> bool:
     """Whether a Parquet file has a column of encoded images; False for any other file."""
     try:
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError):
+    except _DAMAGED:
         return False
     return any(_holds_images(field.type) for field in schema)
 
@@ -103,10 +107,34 @@ def _shards_in_folder(folder: Path) -> tuple[dict[str, list[Path]], str]:
 def _open(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
-    except (pa.ArrowException, OSError) as error:
+    except _DAMAGED as error:
         raise UserError(
-            f"{path} is not a readable Parquet file ({str(error).splitlines()[0]}); download or write it again"
+            f"{path} is not a readable Parquet file ({first_line(error)}); download or write it again"
         ) from error
+
+
+def _count_rows(path: Path) -> int:
+    with _open(path) as file:  # one after the other: there may be more shards than files that may be open
+        return int(file.metadata.num_rows)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def rows_at_once(file: pq.ParquetFile, path: Path | str) -> int:
+    """Rows that fit into _BYTES by what the file states, at most _ROWS.
+
+    Of all columns together: to ask for one of a damaged file can end the process (an abort, pyarrow 26.0.1).
+    """
+    rows = _ROWS
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        each = group.total_byte_size // max(1, group.num_rows)
+        if each > _BYTES:
+            raise UserError(f"{path} states rows of {each} bytes, and at most {_BYTES} are read; write smaller images")
+        rows = min(rows, max(1, _BYTES // max(1, each)))
+    return rows
 
 
 def find_columns(file: pq.ParquetFile, path: Path) -> _Columns:
@@ -143,10 +171,11 @@ def _holds_labels(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _class_names(files: list[pq.ParquetFile], columns: _Columns) -> tuple[str, ...]:
+def _class_names(files: list[Path], columns: _Columns) -> tuple[str, ...]:
     """From the `huggingface` features of the label's column, else from a `class_names` list in the metadata."""
-    for file in files:
-        metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
+    for path in files:
+        with _open(path) as file:
+            metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
         features = _json(metadata.get(b"huggingface"), "info", "features", columns.label or "", "names")
         names = features if isinstance(features, list) else _json(metadata.get(b"class_names"))
         if columns.label and isinstance(names, list):
@@ -157,18 +186,22 @@ def _class_names(files: list[pq.ParquetFile], columns: _Columns) -> tuple[str, .
 def _json(text: bytes | None, *path: str) -> Any:
     try:
         value = json.loads(text or b"null")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     for key in path:
         value = value.get(key) if isinstance(value, dict) else None
     return value
 
 
-def _distinct_labels(files: list[pq.ParquetFile], columns: _Columns) -> tuple[str, ...]:
+def _distinct_labels(files: list[Path], columns: _Columns) -> tuple[str, ...]:
     names: set[str] = set()
-    for file in files:
-        for batch in file.iter_batches(columns=[columns.label]):
-            names.update(name for name in batch.column(0).unique().to_pylist() if name is not None)
+    try:
+        for path in files:
+            with _open(path) as file:
+                for batch in file.iter_batches(columns=[columns.label]):
+                    names.update(name for name in batch.column(0).unique().to_pylist() if name is not None)
+    except _DAMAGED as error:
+        raise UserError(f"the labels of a Parquet file cannot be read ({first_line(error)}); write it again") from error
     return tuple(sorted(names))
 
 
@@ -190,20 +223,23 @@ def _read_file(path: Path, columns: _Columns, label_of: Mapping[str, int]) -> It
     wanted = [columns.image] if columns.label is None else [columns.image, columns.label]
     row = 0
     try:
-        for batch in file.iter_batches(_ROWS, columns=wanted):
+        for batch in file.iter_batches(rows_at_once(file, path), columns=wanted):
             images = batch.column(columns.image)
             content = images.field("bytes") if columns.encoded_in_struct else images
             names = _names(images, path, row)
             labels = batch.column(columns.label).to_pylist() if columns.label else [None] * len(batch)
             for name, data, label in zip(names, content.to_pylist(), labels, strict=True):
                 number = label_of.get(label, UNLABELLED) if columns.label_is_text else label
-                yield EncodedImage(
-                    name, data or Unusable("no image bytes in the row"), UNLABELLED if number is None else number
-                )
+                number = UNLABELLED if number is None else number
+                if not -(2**63) <= number < 2**63:
+                    raise UserError(f"{path} has the label {number}; number the classes from 0")
+                yield EncodedImage(name, data or Unusable("no image bytes in the row"), number)
             row += len(batch)
-    except (pa.ArrowException, OSError) as error:
+    except UserError:
+        raise
+    except _DAMAGED as error:
         raise UserError(
-            f"{path} is damaged at row {row} or later ({str(error).splitlines()[0]}); download or write it again"
+            f"{path} is damaged at row {row} or later ({first_line(error)}); download or write it again"
         ) from error
 
 

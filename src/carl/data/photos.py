@@ -26,7 +26,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from carl.data.decode import DecodeError, read_file, strict_decoding, upright_rgb
+from carl.data.decode import DecodeError, open_image, read_file, strict_decoding, upright_rgb
 from carl.data.images import Dataset
 from carl.data.listing import EncodedSplit, Listing, Progress
 from carl.data.statistics import available_cores
@@ -154,7 +154,7 @@ def _upright_sizes(photos: PhotoImages, key: str, progress: Progress) -> np.ndar
 
 
 def _upright_size(file: Path | io.BytesIO) -> tuple[int, int]:
-    with Image.open(file) as image:
+    with open_image(file) as image:
         turned = image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
         return (image.width, image.height) if turned else (image.height, image.width)
 
@@ -170,7 +170,7 @@ def _crop_file(path: Path, boxes: np.ndarray, crops: list[np.ndarray], row: int)
 def crop_encoded(data: bytes, boxes: np.ndarray, crops: list[np.ndarray], row: int) -> None:
     """Write the crops of one image into place `row` of each array of `crops`, as `PhotoImages.crop` does."""
     try:
-        image: Image.Image = Image.open(io.BytesIO(data))
+        image = open_image(io.BytesIO(data))
         full_sides = sum(image.size)
         _reduce(image, min(float(box[2:].min()) / crop.shape[1] for box, crop in zip(boxes, crops, strict=True)))
         scale = sum(image.size) / full_sides  # of the reduced image to the full one

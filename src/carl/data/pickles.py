@@ -7,8 +7,10 @@ made from that afterwards. So no state from a file ever reaches NumPy's own unpi
 from __future__ import annotations
 
 import pickle
+import pickletools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -19,7 +21,9 @@ def load_pickle(path: Path) -> Any:
     """What the file holds, if it is plain data; text of Python 2 is read as Latin-1."""
     try:
         with open(path, "rb") as file:
-            return _with_arrays(_PlainUnpickler(file, encoding="latin1").load())
+            _check_places(file)
+            file.seek(0)
+            return _with_arrays(_PlainUnpickler(file, encoding="latin1").load(), {})
     except _ForbiddenError as error:
         raise UserError(
             f"{path} asks for {error}, which plain data never needs, so it was not loaded; get the file from its "
@@ -33,6 +37,28 @@ def load_pickle(path: Path) -> Any:
 
 class _ForbiddenError(Exception):
     pass
+
+
+def _check_places(file: IO[bytes]) -> None:
+    """Refuse a pickle that numbers what it remembers with gaps: the reader makes room for every number below."""
+    for count, (operation, argument, _) in enumerate(pickletools.genops(file)):
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count + 1:
+            raise _ForbiddenError(f"place {argument} of its memory")
+
+
+class _Function:
+    """A function that a pickle may call, and do nothing else with."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self._function(*arguments)
+
+    def __setstate__(self, state: Any) -> None:
+        raise _ForbiddenError("a change of a function")
 
 
 class _DataType:
@@ -100,11 +126,11 @@ def _no_bytes() -> bytes:
 _ALLOWED: dict[tuple[str, str], Any] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _DataType,
-    ("_codecs", "encode"): _encode,
-    ("__builtin__", "bytes"): _no_bytes,
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _reconstruct for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _from_buffer for core in ("core", "_core")},
+    ("_codecs", "encode"): _Function(_encode),
+    ("__builtin__", "bytes"): _Function(_no_bytes),
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Function(_reconstruct) for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _Function(_scalar) for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _Function(_from_buffer) for core in ("core", "_core")},
 }
 
 
@@ -118,14 +144,21 @@ class _PlainUnpickler(pickle.Unpickler):
         raise _ForbiddenError("an object from outside the file")
 
 
-def _with_arrays(value: Any) -> Any:
-    """The same with real arrays; a value that is still a stand-in, or anything else, is refused."""
+def _with_arrays(value: Any, made: dict[int, Any]) -> Any:
+    """The same with real arrays; a value that is still a stand-in, or anything else, is refused.
+
+    `made` holds what was made of lists and dicts: shared ones stay shared, or a few bytes could ask for any memory.
+    """
     if isinstance(value, _Array) and value.array is not None:
         return value.array
-    if isinstance(value, dict):
-        return {_with_arrays(key): _with_arrays(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_with_arrays(item) for item in value]
     if value is None or isinstance(value, str | bytes | bool | int | float | np.generic):
         return value
-    raise _ForbiddenError(f"a {type(value).__name__}")
+    if id(value) not in made:
+        if isinstance(value, dict):
+            found: Any = {_with_arrays(key, made): _with_arrays(item, made) for key, item in value.items()}
+        elif isinstance(value, list | tuple):
+            found = [_with_arrays(item, made) for item in value]
+        else:
+            raise _ForbiddenError(f"a {type(value).__name__}")
+        made[id(value)] = found
+    return made[id(value)]

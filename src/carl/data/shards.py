@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.listing import Progress
-from carl.data.parquet import find_columns
+from carl.data.parquet import find_columns, first_line, rows_at_once
 from carl.data.store import cache_folder, locked
 from carl.data.tar import read_tar
 from carl.errors import UserError
@@ -243,28 +243,30 @@ def read_images(address: str, wanted: Container[int]) -> Iterator[tuple[int, byt
                 yield from _read_parquet(file, address, wanted)
             else:
                 yield from read_tar(file, address, wanted)
-        except (OSError, pa.ArrowException) as error:
+        except UserError:
+            raise
+        except (OSError, pa.ArrowException, ValueError, KeyError, MemoryError) as error:
             raise _unreachable(address, error) from error
 
 
 def _parquet(file: BinaryIO, address: str) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(file)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise UserError(
-            f"{address} is not a readable Parquet file ({str(error).splitlines()[0]}); write or download it again"
+            f"{address} is not a readable Parquet file ({first_line(error)}); write or download it again"
         ) from error
 
 
 def _read_parquet(file: BinaryIO, address: str, wanted: Container[int]) -> Iterator[tuple[int, bytes | None]]:
     opened = _parquet(file, address)
     columns = find_columns(opened, Path(address))
-    first = 0
+    first, at_once = 0, min(_ROWS, rows_at_once(opened, address))
     for number in range(opened.num_row_groups):
         rows = opened.metadata.row_group(number).num_rows
         if any(place in wanted for place in range(first, first + rows)):
             place = first
-            for batch in opened.iter_batches(_ROWS, row_groups=[number], columns=[columns.image]):
+            for batch in opened.iter_batches(at_once, row_groups=[number], columns=[columns.image]):
                 images = batch.column(columns.image)
                 for row in (images.field("bytes") if columns.encoded_in_struct else images).to_pylist():
                     yield place, row

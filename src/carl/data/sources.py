@@ -20,7 +20,7 @@ from carl.data.official import (
     stl10,
     tiny_imagenet,
 )
-from carl.data.pack import open_listing
+from carl.data.pack import check_side, open_listing
 from carl.data.parquet import holds_images, list_parquet
 from carl.data.photos import with_photos
 from carl.data.python import list_python
@@ -76,16 +76,16 @@ def open_dataset(
     detail that crops need (see `photos.with_photos`). `progress` is called as `progress("decoding train", done, total)`
     some ten times a second; a total of 0 is one that is not known.
     """
-    if image_size is not None and image_size < 1:
-        raise UserError(f"image_size={image_size} is not a side; use a number of pixels such as 64")
+    check_side(image_size)
     if max_bad is not None and max_bad < 0:
         raise UserError(f"max_bad={max_bad} is not a count; use 0 to allow no bad file")
     report = throttled(progress or silent)
-    listing = _list_source(source, (root or cache_folder() / "downloads").absolute(), report)
+    listing = list_source(source, (root or cache_folder() / "downloads").absolute(), report)
     return with_photos(open_listing(listing, image_size, max_bad, report), listing, road, report)
 
 
-def _list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress) -> Listing:
+def list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress) -> Listing:
+    """What `source` holds, before any pixel of it is read; `root` is where official archives lie or go."""
     if isinstance(source, str) and source in SOURCES:
         return SOURCES[source](root, progress)
     if not isinstance(source, str | Path):

@@ -12,10 +12,12 @@ CARL_CACHE/packed/KEY/
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import tempfile
 import time
+import tokenize
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -70,9 +72,27 @@ class Meta:
             if values["format"] != FORMAT_VERSION:
                 return None
             arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-            return Meta(**arguments)
-        except (OSError, ValueError, KeyError, TypeError):
+            meta = Meta(**arguments)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
+        return meta if meta._makes_sense() else None
+
+    def _makes_sense(self) -> bool:
+        """Whether the values are of their types: files in a cache may be damaged."""
+        texts = (*_listed(self.splits), *_listed(self.class_names), *_listed(self.notes), self.source, self.fingerprint)
+        numbers = (*_listed(self.mean), *_listed(self.std))
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(number, float) and math.isfinite(number) for number in numbers)
+            and len(_listed(self.mean)) == len(_listed(self.std)) > 0
+            and min(_listed(self.std)) > 0
+            and isinstance(self.bad_files, int)
+        )
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    """The items of a tuple; what is none of ours has an item of no type."""
+    return value if isinstance(value, tuple) else (None,)
 
 
 def write_split(folder: Path, split: Split) -> None:
@@ -91,8 +111,10 @@ def load(folder: Path, listing: Listing) -> tuple[Dataset, int] | None:
         return None
     try:
         splits = {name: _load_split(folder / name, listing, name) for name in meta.splits}
-    except (OSError, ValueError):  # a damaged entry is made anew
-        return None
+        if any(split.images.channels != len(meta.mean) for split in splits.values()):
+            raise ValueError("other images than those of the statistics")
+    except (OSError, ValueError, TypeError, EOFError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
+        return None  # a damaged entry is made anew
     dataset = Dataset(
         name=listing.name,
         splits=splits,
@@ -114,6 +136,12 @@ def _load_split(folder: Path, listing: Listing, name: str) -> Split:
     labels_file, names_file = folder / "labels.npy", folder / "names.json"
     labels = np.load(labels_file, allow_pickle=False) if labels_file.exists() else None
     names = tuple(json.loads(names_file.read_text())) if names_file.exists() else None
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or 0 in pixels.shape:
+        raise ValueError("no images")
+    if labels is not None and (labels.shape != pixels.shape[:1] or labels.dtype != np.int64):
+        raise ValueError("labels of other images")
+    if names is not None and (len(names) != len(pixels) or not all(isinstance(name, str) for name in names)):
+        raise ValueError("names of other images")
     return Split(PackedImages(pixels), labels, names)
 
 

@@ -26,7 +26,7 @@ from carl.data.batches import Batch, check_batch_size
 from carl.data.decode import DecodeError, decode
 from carl.data.images import UNLABELLED, Dataset
 from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable, silent
-from carl.data.pack import open_listing
+from carl.data.pack import check_side, open_listing
 from carl.data.photos import crop_encoded, encoded_size, pool
 from carl.data.shards import Shards, find_shards
 from carl.data.views import Views
@@ -44,6 +44,7 @@ def open_stream(
     source: str, image_size: int | None = None, max_bad: int | None = None, progress: Progress = silent
 ) -> Dataset:
     """Shards as a data set: a packed sample of some of them, and the stream of all."""
+    check_side(image_size)
     shards = find_shards(source, progress)
     count = sum(len(places) for _, places in _sampled(shards))
     listing = Listing(

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
-MAX_SAMPLES = 2**30  # as Pillow's guard against decompression bombs, but counted in samples
+MAX_SAMPLES = 2**28  # as Pillow's guard against decompression bombs (3 x 89 million), but counted in samples
+MAX_BLOCKS = 2**20  # strips or tiles; each is a number to keep
 
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS = (
     256,
@@ -32,11 +35,23 @@ _PLANAR, _PREDICTOR, _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS, _FO
     325,
     339,
 )
+_PHOTOMETRIC, _EXTRA = 262, 338
+_WANTED = {_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS, _PLANAR, _PREDICTOR, _FORMAT} | {
+    _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS,
+}  # fmt: skip
 _FIELD_TYPES = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG: all that the tags above use
 
 
 def is_tiff(data: bytes) -> bool:
     return data[:4] in (b"II*\0", b"MM\0*")
+
+
+def has_other_bands(tags: Mapping[int, Any]) -> bool:
+    """Whether samples follow grey or RGB that are not opacity: Pillow would drop them, or take them for opacity."""
+    colours = {0: 1, 1: 1, 2: 3}.get(tags.get(_PHOTOMETRIC, -1))  # of white-is-zero, black-is-zero and RGB
+    extra = tags.get(_EXTRA) or (0,)
+    opacity = (extra if isinstance(extra, tuple) else (extra,))[0] in (1, 2)  # multiplied in or not
+    return colours is not None and tags.get(_BANDS, 1) > colours + opacity
 
 
 def read_bands(data: bytes) -> np.ndarray:
@@ -56,7 +71,9 @@ def read_bands(data: bytes) -> np.ndarray:
         for plane in range(bands if in_planes else 1)
     ]
     image = np.concatenate(planes, axis=2)
-    return image if image.dtype == np.uint8 else np.rint(image * (255 / 65535)).astype(np.uint8)
+    if image.dtype == np.uint8:
+        return image
+    return np.stack([np.rint(row * (255 / 65535)).astype(np.uint8) for row in image])  # by rows, to spare memory
 
 
 def _read_tags(data: bytes, order: str) -> dict[int, tuple[int, ...]]:
@@ -65,8 +82,10 @@ def _read_tags(data: bytes, order: str) -> dict[int, tuple[int, ...]]:
     tags = {}
     for entry in range(start + 2, start + 2 + 12 * count, 12):
         tag, kind, length = struct.unpack_from(f"{order}HHI", data, entry)
-        if kind not in _FIELD_TYPES:
+        if kind not in _FIELD_TYPES or tag not in _WANTED:
             continue
+        if length > MAX_BLOCKS:
+            raise ValueError(f"a TIFF with {length} values of tag {tag}")
         field = f"{order}{length}{_FIELD_TYPES[kind]}"
         inline = struct.calcsize(field) <= 4
         position = entry + 8 if inline else struct.unpack_from(f"{order}I", data, entry + 8)[0]
@@ -85,12 +104,15 @@ def _read_plane(
         offsets, counts = tags[_OFFSETS], tags[_COUNTS]
         block_height, block_width = min(tags.get(_ROWS, (height,))[0], height), width
     across, down = -(-width // block_width), -(-height // block_height)
+    if across * block_width * down * block_height * bands > 2 * MAX_SAMPLES:  # tiles may reach over the image
+        raise ValueError(f"a TIFF in tiles of {block_width} x {block_height} pixels")
     image = np.empty((down * block_height, across * block_width, bands), dtype.newbyteorder("="))
     for block in range(across * down):
         position = plane * across * down + block
         top, left = block // across * block_height, block % across * block_width
         rows = min(block_height, height - top) if _TILE_OFFSETS not in tags else block_height  # the last strip is short
-        raw = _inflate(data[offsets[position] : offsets[position] + counts[position]], tags)
+        size = rows * block_width * bands * dtype.itemsize
+        raw = _inflate(data[offsets[position] : offsets[position] + counts[position]], tags, size)
         pixels = np.frombuffer(raw, dtype, rows * block_width * bands).reshape(rows, block_width, bands)
         if tags.get(_PREDICTOR, (1,))[0] == 2:
             pixels = np.cumsum(pixels, axis=1, dtype=image.dtype)
@@ -98,10 +120,10 @@ def _read_plane(
     return image[:height, :width]
 
 
-def _inflate(block: bytes, tags: dict[int, tuple[int, ...]]) -> bytes:
+def _inflate(block: bytes, tags: dict[int, tuple[int, ...]], size: int) -> bytes:
     compression = tags.get(_COMPRESSION, (1,))[0]
     if compression == 1:
         return block
     if compression in (8, 32946):
-        return zlib.decompressobj().decompress(block, MAX_SAMPLES)
+        return zlib.decompressobj().decompress(block, size)
     raise ValueError(f"a TIFF with compression {compression}; save it uncompressed or deflated")

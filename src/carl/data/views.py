@@ -33,6 +33,7 @@ DRAWS = 2 * CROP_ATTEMPTS + 13  # per sample and view; new ones go to the end, o
 # Values of a view worked on at once on a CPU: 2 MiB. Less pays more per call, more leaves the cache. Best or
 # within noise of it among 2^17 to 2^21 at 32, 64, 96 and 224 px (AMD EPYC, 32 MiB L3; 2026-11-15).
 CHUNK_VALUES = 2**19
+STRONGEST = 100.0  # jitter; far below it all pixels are black or white, far above it numbers overflow
 
 Side = int | Tensor  # height or width of all images, or (B,) float32 of each
 
@@ -58,12 +59,22 @@ class ViewRecipe:
     solarise_threshold: float = 0.5  # BYOL (Grill et al. 2020, appendix B)
 
     def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"size={self.size} is not a side; use a number of pixels such as 32")
+        area, aspect = self.crop_area or (1.0, 1.0), self.crop_aspect
+        if not 0 < area[0] <= area[1] <= 1:
+            raise UserError(f"crop_area={area} is not a range of parts of an image; put the smaller first, in (0, 1]")
+        if not 0.01 <= aspect[0] <= aspect[1] <= 100:
+            raise UserError(f"crop_aspect={aspect} is not a range of width over height; put the smaller first")
+        for name in ("brightness", "contrast", "saturation"):
+            if not 0.0 <= getattr(self, name) <= STRONGEST:
+                raise UserError(f"{name}={getattr(self, name):g} is a strength of jitter; use 0 to {STRONGEST:g}")
         for name in ("flip", "jitter", "grey", "blur", "solarise"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UserError(f"{name}={getattr(self, name)} is a probability; use a value in [0, 1]")
         if not 0.0 <= self.hue <= 0.5:
             raise UserError(f"hue={self.hue} is half of a range on the colour circle; use a value in [0, 0.5]")
-        if self.blur > 0 and not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
+        if self.blur > 0 and not 0 < self.blur_sigma[0] <= self.blur_sigma[1] < math.inf:
             raise UserError(f"blur_sigma={self.blur_sigma} is not a range of positive sizes; put the smaller first")
         if self.taps % 2 == 0 or self.taps >= 2 * self.size:
             raise UserError(f"blur_kernel={self.taps} must be odd and below {2 * self.size}, twice the view's side")
@@ -376,8 +387,12 @@ def _swav_multicrop(size: int) -> tuple[ViewRecipe, ...]:
 
 
 def _supervised(size: int) -> tuple[ViewRecipe, ...]:
-    """The paper's lighter pipeline for training with labels: MoCo's jitter and little blur; one view."""
-    return (ViewRecipe(size, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur=0.2),)
+    """CARL's paper, appendix "Supervised": a lighter version of MoCo's, so its crops (from 0.2) and jitter; one view.
+
+    How much lighter is not said; here it blurs a fifth of the images where MoCo blurs half of them.
+    """
+    (first, _) = _moco(size)
+    return (replace(first, blur=0.2),)
 
 
 def _linear(size: int) -> tuple[ViewRecipe, ...]:

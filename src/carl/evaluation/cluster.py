@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from carl import distributed
 from carl.clustering import kmeans
-from carl.evaluation.features import frozen, map_images
+from carl.evaluation.features import frozen, map_images_together
 from carl.evaluation.material import Material
 from carl.evaluation.metrics import Array
 from carl.methods import Method
@@ -60,15 +61,24 @@ def _table(found: np.ndarray, truth: np.ndarray, clusters: int, classes: int) ->
 
 def cluster_features(encoder: nn.Module, material: Material, clusters: Sequence[int], seed: int) -> list[Agreement]:
     """k-means of the training images' unit features, with each number of clusters; the test images are judged."""
-    train = F.normalize(material.cached_features(encoder, material.train), dim=1)
-    test = F.normalize(material.cached_features(encoder, material.test), dim=1)
+    train = F.normalize(material.cached_features(encoder, material.train), dim=1).to(material.device)
+    test = F.normalize(material.cached_features(encoder, material.test), dim=1).to(material.device)
     results = []
     for count in clusters:
-        fit = kmeans(train, min(count, len(train)), seed, iterations=ITERATIONS, restarts=RESTARTS)
-        nearest = torch.cat([torch.cdist(part, fit.centroids).argmin(1) for part in test.split(4096)])
-        test_labels, train_labels, own = material.test_labels, material.train_labels, len(fit.centroids)
-        results.append(compare_clusters(nearest, test_labels, own, fit.assignments, train_labels, material.classes))
+        centroids, found = kmeans_together(train, min(count, len(train)), seed)
+        nearest = torch.cat([torch.cdist(part, centroids).argmin(1) for part in test.split(4096)]).cpu()
+        test_labels, train_labels, own = material.test_labels, material.train_labels, len(centroids)
+        results.append(compare_clusters(nearest, test_labels, own, found.cpu(), train_labels, material.classes))
     return results
+
+
+def kmeans_together(points: Tensor, clusters: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Centroids and the cluster of every point, which all processes have; each of them works on its share."""
+    with distributed.apart(False):
+        places = torch.arange(len(points), device=points.device)
+        mine = places.tensor_split(distributed.world_size())[distributed.rank()]
+        fit = kmeans(points[mine], clusters, seed, iterations=ITERATIONS, restarts=RESTARTS)
+        return fit.centroids, distributed.laid_out(fit.assignments, mine, len(points))
 
 
 def cluster_prototypes(method: Method, material: Material) -> Agreement | None:
@@ -84,7 +94,7 @@ def cluster_prototypes(method: Method, material: Material) -> Agreement | None:
 
     with frozen(method):
         train, test = (
-            map_images(choose, split, material.statistics, material.image_size, material.device).long()
+            map_images_together(choose, split, material.statistics, material.image_size, material.device).long()
             for split in (material.train, material.test)
         )
     count = max(len(vectors), int(train.max()) + 1, int(test.max()) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
@@ -51,6 +52,12 @@ class Subject:
     normalisation: str
 
     @property
+    def own_conditions(self) -> bool:
+        """Whether the images are those that the run was trained on, in the size that it was trained on."""
+        record = own_record(self.target)
+        return record is not None and record.fingerprint == self.dataset.fingerprint and record.facts == self.facts
+
+    @property
     def seeds(self) -> range:
         first = self.target.first_seed
         return range(first, first + self.request.seeds)
@@ -75,11 +82,16 @@ def evaluate(
     subject = gather_subject(target, request)
     encoder = load_encoder(target, subject.facts, subject.material.device, target.first_seed)
     result: Result = json.loads(json.dumps(header(subject, weights_hash(encoder))))  # as it reads from the disk
-    path = result_file(target, request, subject.source, out, result["encoder_hash"])
-    if not force and (stored := stored_result(path, result)) is not None:
-        return stored
+    path = result_file(subject, out, result)
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
+    if not force:
+        stored = distributed.agreed(json.dumps(stored_result(path, result)))  # all measure, or none
+        if stored != "null":
+            return dict(json.loads(stored))
     start = time.monotonic()
-    with distributed.apart():  # features are made together, all else is quick, or trains in every process alike
+    # Features, k-means and linear classifiers are made together; the rest is quick, or fine-tunes in each alike.
+    with distributed.apart():
         result |= measure(subject, encoder)
     result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
     result["machine"] = machine(subject.material.device)
@@ -175,9 +187,17 @@ def _rounded(figures: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 2) for name, value in figures.items()}
 
 
-def result_file(target: Target, request: Request, source: str, out: Path | None, encoder_hash: str) -> Path:
-    """RUN/results/PROTOCOL-DATA.json; what else was asked for is in the name, so that nothing overwrites another."""
-    parts = [request.protocol, Path(source).stem]
+# What images these are and how they come to the encoder: results that differ in it stand in files of their own.
+_CONDITIONS = ("data_fingerprint", "train_images", "test_images", "image_size", "crop_min", "normalisation", "backbone")
+
+
+def result_file(subject: Subject, out: Path | None, header: Result) -> Path:
+    """RUN/results/PROTOCOL-DATA.json; what else was asked for is in the name, so that nothing overwrites another.
+
+    Conditions other than the run's own are in it as a few digits of their hash.
+    """
+    target, request = subject.target, subject.request
+    parts = [request.protocol, files.portable_name(Path(subject.source).stem)]
     if request.fraction is not None:
         parts.insert(1, f"{request.fraction:g}")
     if target.first_seed:
@@ -190,7 +210,10 @@ def result_file(target: Target, request: Request, source: str, out: Path | None,
         parts.append("rates-" + "-".join(f"{rate:g}" for rate in request.rates))
     of_run = target.run is not None and target.weights == target.run.encoder_file
     if out is not None or not of_run:
-        parts.insert(0, target.label(encoder_hash))
+        parts.insert(0, target.label(header["encoder_hash"]))
+    if out is not None or not of_run or not subject.own_conditions:
+        conditions = json.dumps([header[name] for name in _CONDITIONS], sort_keys=True)
+        parts.append(hashlib.sha256(conditions.encode()).hexdigest()[:8])
     folder = out or (Path("results") if target.run is None else target.run.results)
     return folder / f"{'-'.join(parts)}.json"
 
@@ -201,8 +224,10 @@ def stored_result(path: Path, expected: Result) -> Result | None:
         return None
     try:
         stored: Result = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # damaged by other hands: measure again
+    if not isinstance(stored, dict) or not isinstance(stored.get("accuracy"), dict):
+        return None
     own = {key: value for key, value in expected.items() if key != "target"}  # the same run by another path is the same
     return stored if all(stored.get(key) == value for key, value in own.items()) else None
 
@@ -234,7 +259,13 @@ TITLES = {
 def table(result: Result) -> list[str]:
     """The result as lines for a terminal."""
     accuracy, protocol = result["accuracy"], result["protocol"]
-    extra = f", {100 * result['hyperparameters']['fraction']:g}% of the labels" if protocol == "semi" else ""
+    extra = ""
+    if protocol == "semi":
+        labels = result["per_seed"][0]["labels"]
+        extra = f", {100 * result['hyperparameters']['fraction']:g}% of the labels ({labels})"
+    usual = PROTOCOLS[protocol].epochs
+    if result["epochs"] != usual:
+        extra += f", {result['epochs']} epochs instead of the protocol's {usual}"
     images = f"{result['train_images']} / {result['test_images']} images"
     lines = [f"{TITLES[protocol]} on {Path(result['data']).name}{extra}, {result['kind']} ({images})"]
     if len(result["seeds"]) > 1:
@@ -243,6 +274,10 @@ def table(result: Result) -> list[str]:
         lines.append(
             f"  note: {result['test_images_in_train']} test images are among the training images, pixel by pixel"
         )
+    if any(outcome.get("converged") is False for outcome in result["per_seed"]):
+        lines.append("  note: the solver stopped before it had converged")
+    if protocol == "linear-cached" and not all(outcome.get("validation") for outcome in result["per_seed"]):
+        lines.append("  note: every class has one image, so that the penalty is a fixed one, not chosen")
     if "trained" not in accuracy:
         width = max(10, *(len(name) for name in accuracy["random"]))
         return [*lines, *(f"  {name:>{width}}   random weights {_shown(v)}" for name, v in accuracy["random"].items())]

@@ -63,8 +63,13 @@ def map_images_together(
 ) -> Tensor:
     """As `map_images` of all images, each process of the group making its share; all get the whole."""
     with distributed.apart(False):
+        if distributed.world_size() == 1:
+            return map_images(function, split, statistics, image_size, device, progress=progress)
         rows = np.arange(distributed.rank(), len(split), distributed.world_size())
-        found = map_images(function, split, statistics, image_size, device, rows, progress=progress)
+        if not len(rows):  # more processes than images: the shape of a result is known from one
+            found = map_images(function, split, statistics, image_size, device, np.zeros(1, np.int64))[:0]
+        else:
+            found = map_images(function, split, statistics, image_size, device, rows, progress=progress)
         return distributed.laid_out(found.to(device), torch.from_numpy(rows).to(device), len(split)).cpu()
 
 

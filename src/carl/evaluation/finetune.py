@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from carl import distributed
 from carl.data.batches import Batches
 from carl.errors import UserError
 from carl.evaluation.logistic import stratified
@@ -57,6 +58,7 @@ def finetune(
     head = classifier(material.features(encoder, part), material.classes)
     model = nn.Sequential(copy.deepcopy(encoder), head.to(material.device))
     _train(model, material.batches(part, recipe.batch_size, seed), recipe, material)
+    distributed.copy_from_main(model)  # every process trained the same, up to what a GPU adds in another order
     scores = material.features(model, material.test)
     if not bool(torch.isfinite(scores).all()):
         raise UserError(f"fine-tuning at rate {recipe.rate:g} diverged; the encoder may be damaged, look at its kNN")

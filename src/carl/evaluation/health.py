@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from carl.prior import STABLE, barrier, prior_threshold
+
 NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
 EARLY = 3  # epochs in which flat assignments are no sign of anything
 TOO_EARLY = "too early"
@@ -27,6 +29,7 @@ class PrototypeHealth:
     dead: int  # chosen by none, and expected by none: mean probability under a tenth of 1/K
     duplicates: int  # nearly parallel to an earlier prototype
     largest: float  # part of the views in the fullest prototype
+    heaviest: float  # largest probability in the mean assignment
     mean_entropy: float  # of the mean assignment; ln K when all prototypes are used equally
     entropy: float  # mean over single assignments; 0 when views are sure
     consistency: float  # Eq. 4
@@ -56,6 +59,7 @@ def measure_health(log_p: Tensor, log_q: Tensor, prototypes: Tensor | None = Non
         dead=int(((sizes == 0) & (mean < 0.1 / count)).sum()),
         duplicates=0 if prototypes is None else count_duplicates(prototypes),
         largest=shares[0].item(),
+        heaviest=mean.max().item(),
         mean_entropy=torch.special.entr(mean).sum().item(),
         entropy=-(both.exp() * both).nan_to_num(0).sum(1).mean().item(),
         consistency=-(log_p.double() + log_q.double()).logsumexp(1).mean().item(),
@@ -85,7 +89,7 @@ def rank_me(features: Tensor) -> float:
 class Finding:
     """Something wrong, in words."""
 
-    kind: str  # "few prototypes", "constant assignment", "near-duplicates", "constant embedding", "too early"
+    kind: str  # see `examine`, `examine_spread` and `examine_start`
     severe: bool  # collapsed, as opposed to partly collapsed
     text: str  # what is seen
     remedy: str
@@ -103,6 +107,21 @@ def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
         return [Finding(TOO_EARLY, False, "embeddings are still nearly the same", "train for more epochs")]
     text = f"collapsed: every image gets nearly the same embedding (spread {spread:.3f} of 1)"
     return [Finding("constant embedding", True, text, "lower the learning rate, or train longer before judging")]
+
+
+def examine_start(health: PrototypeHealth, prior_start: float | None) -> list[Finding]:
+    """Whether an untrained model stands where lambda cannot hold it: peaked, with the weight under the threshold."""
+    if prior_start is None or prior_start < STABLE:  # below 2 no start is held, which is said before
+        return []
+    needed, top = prior_threshold(health.prototypes), barrier(health.prototypes, prior_start)
+    if prior_start >= needed or health.heaviest <= top:
+        return []
+    text = (
+        f"the untrained model gives one prototype {health.heaviest:.1%} of the images, and with lambda {prior_start:g} "
+        f"over {top:.1%} leads to one heavy prototype"
+    )
+    remedy = f"use --prior-start {needed:.1f} or more for {health.prototypes} prototypes, or a smaller prototype_scale"
+    return [Finding("peaked start", False, text, remedy)]
 
 
 def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int) -> list[Finding]:

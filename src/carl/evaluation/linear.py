@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from carl import distributed
 from carl.errors import UserError
 from carl.evaluation.features import frozen
 from carl.evaluation.logistic import VALIDATION, stratified
@@ -60,11 +61,17 @@ class Classifiers:
         return features @ self.weight + self.bias  # (R, B, C)
 
     def step(self, features: Tensor, labels: Tensor, counted: Tensor, factor: float) -> None:
-        """One step on the mean cross-entropy of the images that are `counted` (R, B), at `factor` times the rate."""
+        """One step on the mean cross-entropy of the images that are `counted` (R, B), at `factor` times the rate.
+
+        The images are those of all processes, each of which has its share.
+        """
+        total = distributed.sum_over_processes(counted.sum(1, keepdim=True))
         wrong = self.scores(features).softmax(2) - F.one_hot(labels, self.weight.shape[2])
-        wrong *= (counted / counted.sum(1, keepdim=True).clamp(min=1))[:, :, None]
-        self.weight_velocity.mul_(self.momentum).add_(features.T @ wrong)
-        self.bias_velocity.mul_(self.momentum).add_(wrong.sum(1, keepdim=True))
+        wrong *= (counted / total.clamp(min=1))[:, :, None]
+        gradient = torch.cat([features.T @ wrong, wrong.sum(1, keepdim=True)], dim=1)  # (R, D + 1, C)
+        of_weight, of_bias = distributed.sum_over_processes(gradient).split([features.shape[1], 1], dim=1)
+        self.weight_velocity.mul_(self.momentum).add_(of_weight)
+        self.bias_velocity.mul_(self.momentum).add_(of_bias)
         self.weight -= factor * self.rates * self.weight_velocity
         self.bias -= factor * self.rates * self.bias_velocity
 
@@ -83,14 +90,15 @@ def linear_evaluation(encoder: nn.Module, material: Material, recipe: LinearReci
     with frozen(encoder):
         test = material.features(encoder, material.test)
         classifiers = Classifiers(rates, test.shape[1], material.classes, recipe.momentum, seed)
-        _train(encoder, material, recipe, classifiers, torch.from_numpy(held).to(material.device), blind, seed)
+        with distributed.apart(False):  # each process takes its share of every batch through the encoder
+            _train(encoder, material, recipe, classifiers, torch.from_numpy(held).to(material.device), blind, seed)
         scores = classifiers.scores(test.to(material.device)).float().cpu()[: len(recipe.rates)]
         if not several:
             return LinearResult(_judged(scores[0], material.test_labels, recipe.rates), recipe.rates[0], {})
         places = np.flatnonzero(held)
         own = material.features(encoder, train.subset(places)).to(material.device)
         truth = torch.from_numpy(material.train_labels[places]).to(material.device)
-        right = (classifiers.scores(own)[len(recipe.rates) :].argmax(2) == truth).double().mean(1).tolist()
+        right = (classifiers.scores(own)[len(recipe.rates) :].argmax(2) == truth).float().mean(1).tolist()
     validation = {rate: 100 * value for rate, value in zip(recipe.rates, right, strict=True)}
     best = max(range(len(recipe.rates)), key=lambda place: (right[place], -recipe.rates[place]))
     return LinearResult(_judged(scores[best], material.test_labels, recipe.rates), recipe.rates[best], validation)

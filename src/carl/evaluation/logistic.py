@@ -229,13 +229,15 @@ def choose_penalty(
 ) -> tuple[Logistic | None, dict[float, float]]:
     """The classifier that is best on a held-out part of these images, and the accuracies there; ties: the simpler.
 
-    From the strongest penalty on, each solution is the start of the next. None where a class has one image only.
+    From the strongest penalty on, each solution is the start of the next. A class of one image is not held out; None
+    where all are such.
     """
     known = labels.cpu().numpy()
-    if np.unique(known, return_counts=True)[1].min() < 2:
+    several = np.flatnonzero(np.bincount(known)[known] > 1)
+    if not len(several):
         return None, {}
     held = torch.zeros(len(known), dtype=torch.bool)
-    held[torch.from_numpy(stratified(known, VALIDATION, seed))] = True
+    held[torch.from_numpy(several[stratified(known[several], VALIDATION, seed)])] = True
     held = held.to(features.device)
     mean, std = _standard(features[~held])
     problem = _Problem.of((features[~held] - mean) / std, labels[~held], classes)

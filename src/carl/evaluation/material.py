@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from carl import distributed
 from carl.data.batches import Batches
 from carl.data.images import UNLABELLED, Dataset, Split, Statistics
 from carl.data.views import Views, pipeline
@@ -58,12 +59,13 @@ class Material:
         return known[1]
 
     def batches(self, split: Split, batch_size: int, seed: int) -> Batches:
-        """Shuffled batches of random crops and flips; every image in each epoch."""
+        """Shuffled batches of random crops and flips, this process's share; every image in each epoch."""
         (recipe,) = pipeline("linear", self.image_size)
         views = Views(
             [replace(recipe, crop_area=(self.crop_min, 1.0))], self.statistics.mean, self.statistics.std, seed
         )
-        return Batches(split, views, min(batch_size, len(split)), seed, self.device, drop_last=False)
+        rank, ranks, size = distributed.rank(), distributed.world_size(), min(batch_size, len(split))
+        return Batches(split, views, size, seed, self.device, False, rank, ranks, equal_shares=False)
 
 
 def gather_material(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -196,8 +197,9 @@ def check_request(request: Request, data: str | None) -> None:
         raise UserError(f"--epochs {request.epochs} is no training; use 1 or more")
     if request.rates and request.protocol not in ("linear", "transfer"):
         raise UserError(f"--rates is for --protocol linear and transfer, not {request.protocol}; leave it out")
-    if any(rate <= 0 for rate in request.rates):
-        raise UserError(f"--rates {min(request.rates):g}: rates are above 0; use for example 30,3,0.3")
+    wrong = next((rate for rate in request.rates if not 0 < rate < math.inf), None)
+    if wrong is not None:
+        raise UserError(f"--rates {wrong:g}: rates are numbers above 0; use for example 30,3,0.3")
     if request.protocol == "transfer" and data is None:
         raise UserError("--protocol transfer needs --data, the data to transfer to; for the run's own use linear")
 

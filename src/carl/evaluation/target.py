@@ -17,7 +17,7 @@ from carl.data.images import Dataset, Statistics
 from carl.errors import UserError
 from carl.methods import DataFacts, Method, find_method
 from carl.models.encoders import build_encoder, load_weights, read_weights
-from carl.runs import DataRecord, RunDirectory, read_weights_into
+from carl.runs import DataRecord, RunDirectory, check_finite, read_weights_into
 
 RANDOM = "random"
 DEVICE = ("train", "device")
@@ -132,6 +132,7 @@ def load_encoder(target: Target, facts: DataFacts, device: torch.device, seed: i
     torch.set_rng_state(state)
     if target.weights is not None:
         load_weights(encoder, target.weights)
+        check_finite(target.weights, encoder)
     return encoder.to(device)
 
 

@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from carl import distributed
+from carl.assembly import pick_device
 from carl.inference import curate, doctor
 from carl.inference.embed import embed, embeddings_for
 from carl.inference.export import export
 from carl.inference.images import find_images
 from carl.inference.search import answer_lines, search, write_sheet
 from carl.inference.tables import WRITERS
-from carl.inference.trained import load_trained
+from carl.inference.trained import Trained, load_trained
 from carl.terminal import show_progress
+
+
+def _load(run: Path) -> Trained:
+    """The model on the device of this process: all that torchrun started embed, each its share."""
+    return load_trained(run, str(distributed.start(pick_device("auto"))))
+
+
+def _has_done_its_share() -> bool:
+    """Part from the other processes once all is embedded; the main one alone goes on."""
+    done = not distributed.is_main()
+    distributed.stop()
+    return done
 
 
 def embed_images(run: Path, images: str, output: Path, split: str | None, force: bool) -> Iterator[str]:
     """Write the embeddings; yields lines about it."""
-    trained = load_trained(run)
+    trained = _load(run)
     source = find_images(images, split, trained.config.data.root)
     done = embed(trained, source, output, force, show_progress)
+    if _has_done_its_share():
+        return
     if done.resumed:
         yield f"went on after the {done.resumed} images that were done"
     if done.bad:
@@ -42,8 +58,10 @@ def search_images(
     run: Path, images: str, queries: Sequence[str], count: int, split: str | None, output: Path
 ) -> Iterator[str]:
     """Find the images most like the queries; yields lines about them."""
-    trained = load_trained(run)
+    trained = _load(run)
     index, answers = search(trained, images, queries, count, split, show_progress)
+    if _has_done_its_share():
+        return
     yield from answer_lines(answers)
     write_sheet(trained, index, answers, f"Most like in {Path(images).name}", output)
     yield f"sheet: {output}"
@@ -61,7 +79,9 @@ def curate_images(
     seed: int,
 ) -> Iterator[str]:
     """Choose a subset; yields lines about it."""
-    index = embeddings_for(load_trained(run), images, split, show_progress)
+    index = embeddings_for(_load(run), images, split, show_progress)
+    if _has_done_its_share():
+        return
     chosen = curate.selected_from(index, keep, duplicate, outliers, seed)
     covered, used = len(set(chosen.groups[chosen.kept])), chosen.groups.max() + 1
     yield f"{len(chosen.kept)} of {len(index)} images kept, from {covered} of {used} groups"

@@ -6,24 +6,22 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from carl import files
+from carl import distributed, files
 from carl.data.images import UNLABELLED
 from carl.data.listing import EncodedImage, Progress, silent, throttled
 from carl.data.store import cache_folder
 from carl.errors import UserError
 from carl.inference.images import Decoded, ImageSource, decoded_images, find_images
 from carl.inference.parts import PART, BadFile, Parts
-from carl.inference.tables import WRITERS, About, EmbeddingFile, holds_embeddings
+from carl.inference.tables import VERSION, WRITERS, About, EmbeddingFile, holds_embeddings
 from carl.inference.trained import BATCH, Represented, Trained
-
-FORMAT = 1  # of the rows; parts of another format are not gone on with
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,8 @@ def embed(
     An image that cannot be decoded has no row: it is listed in OUTPUT.bad-files.txt. Rows are kept in OUTPUT.parts/
     until the file is whole; called again after it was stopped, it goes on after the last part. A file that is
     there already is only replaced when `force` is set.
+
+    Many processes, which all must call this, take turns with the parts; the main one joins them.
     """
     writer = WRITERS.get(output.suffix.lower())
     if writer is None:
@@ -51,16 +51,25 @@ def embed(
     parts = Parts(output, _key(trained, source))
     if output.exists() and not force and not parts.belong():
         raise UserError(f"{output} exists; choose another file, or replace it with --force")
-    done = parts.begin()
-    _make_parts(trained, source, parts, done, throttled(progress))
-    bad, rows = parts.bad(), parts.rows()
+    main = distributed.is_main()
+    done = int(distributed.agreed(str(parts.begin()) if main else ""))
+    made = _make_parts(trained, source, parts, done, throttled(progress))
+    made = int(distributed.sum_over_processes(torch.tensor([made], device=trained.device)))
+    bad, rows, found = parts.bad(), parts.rows(), parts.count()
+    distributed.barrier()  # all have read what the main process removes in the end
+    if found < done + made:
+        raise UserError(f"{parts.folder} lacks parts that other processes made; write to a disk that all machines see")
     if not rows:
-        parts.remove()
+        if main:
+            parts.remove()
         first = f": {bad[0].name}: {bad[0].reason}" if bad else ""
         raise UserError(f"{source.name}: none of the {len(bad)} images can be used{first}; give other images")
-    writer(output, parts.tables(), parts.schema(), rows, about(trained, source))
-    bad_list = _list_bad(output, bad)
-    parts.remove()
+    bad_list = None
+    if main:
+        writer(output, parts.tables(), parts.schema(), rows, about(trained, source))
+        bad_list = _list_bad(output, bad)
+        parts.remove()
+    distributed.barrier()
     return Embedded(rows, tuple(bad), min(done * PART, rows + len(bad)), bad_list)
 
 
@@ -68,7 +77,7 @@ def about(trained: Trained, source: ImageSource) -> About:
     split = next(iter(source.splits)) if len(source.splits) == 1 else None
     path = Path(source.name).expanduser()
     return About(
-        version=FORMAT,
+        version=VERSION,
         run=str(trained.run.path.absolute()),
         weights=trained.digest,
         source=str(path.absolute()) if path.exists() else source.name,
@@ -79,24 +88,30 @@ def about(trained: Trained, source: ImageSource) -> About:
 
 
 def _key(trained: Trained, source: ImageSource) -> str:
-    parts = (FORMAT, PART, trained.digest, source.key, source.name)
+    parts = (VERSION, PART, trained.digest, source.key, source.name)
     return hashlib.blake2b("\0".join(map(str, parts)).encode(errors="replace"), digest_size=16).hexdigest()
 
 
-def _make_parts(trained: Trained, source: ImageSource, parts: Parts, done: int, progress: Progress) -> None:
+def _make_parts(trained: Trained, source: ImageSource, parts: Parts, done: int, progress: Progress) -> int:
+    """Make this process's share of the parts from number `done` on; returns how many."""
     start, total = done * PART, source.count
     if total and start >= total:
-        return
-    stream = decoded_images(source, start, trained.shape, trained.data.channels)
+        return 0
+    rank, ranks = distributed.rank(), distributed.world_size()
+    numbers = (number for number in count(done) if number % ranks == rank)
+    stream = decoded_images(
+        source, start, trained.shape, trained.data.channels, lambda place: place // PART % ranks == rank
+    )
     with closing(stream):  # stops the decoders, however this ends
-        for number in range(done, done + 2**40):
+        for made, number in enumerate(numbers):
             rows = _Rows(trained, source)
             for split, image, pixels in islice(stream, PART):
                 rows.add(split, image, pixels)
                 progress("embedding", number * PART + rows.seen, total)
             if not rows.seen:
-                return
+                return made
             parts.write(number, rows.table(), rows.bad)
+    raise AssertionError("numbers have no end")
 
 
 @dataclass(eq=False)
@@ -205,6 +220,6 @@ def embeddings_for(trained: Trained, images: str, split: str | None, progress: P
         return found
     source = find_images(str(path.absolute()) if path.exists() else images, split, trained.config.data.root)
     kept = cache_folder() / "embeddings" / f"{_key(trained, source)}.parquet"
-    if not kept.is_file():
+    if not distributed.agreed("kept" if kept.is_file() else ""):
         embed(trained, source, kept.absolute(), progress=progress)
     return EmbeddingFile(kept, source.name, str(path)) if path.is_dir() else EmbeddingFile(kept)

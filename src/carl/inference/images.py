@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -26,7 +26,7 @@ from carl.data.listing import (
 )
 from carl.data.official import IMAGENET64_BATCH, recognise
 from carl.data.parquet import holds_images
-from carl.data.sources import SOURCES, _list_source
+from carl.data.sources import SOURCES, list_source
 from carl.data.store import cache_folder
 from carl.errors import UserError, suggestion
 
@@ -76,7 +76,7 @@ def find_images(source: str, split: str | None = None, root: str | None = None) 
         image = EncodedImage(source, path, UNLABELLED)
         only = EncodedSplit(1, False, lambda: iter([image]))
         return ImageSource(source, files_key([path.absolute()]), {"train": only}, path.parent)
-    listing = _list_source(source, (Path(root) if root else cache_folder() / "downloads").absolute(), silent)
+    listing = list_source(source, (Path(root) if root else cache_folder() / "downloads").absolute(), silent)
     splits = dict(listing.splits)
     if split is not None and split not in splits:
         raise UserError(f"{source} has no split {split!r}{suggestion(split, splits)}")
@@ -140,18 +140,19 @@ Decoded = np.ndarray | str  # pixels (H, W, C), or the reason why there are none
 
 
 def decoded_images(
-    source: ImageSource, start: int, shape: tuple[int, int], channels: int
+    source: ImageSource, start: int, shape: tuple[int, int], channels: int, wanted: Callable[[int], bool] | None = None
 ) -> Generator[tuple[str, EncodedImage, Decoded], None, None]:
     """Each image from number `start` on with its split and its pixels, cut and scaled to `shape`, in order.
 
-    Files are decoded by all cores, a few tasks ahead of the reader.
+    Files are decoded by all cores, a few tasks ahead of the reader; those whose number is not `wanted` not at all.
     """
     ahead: deque[str] = deque()  # splits of the images that the decoders have taken
 
     def images() -> Iterator[EncodedImage]:
-        for split, image in source.read(start):
-            ahead.append(split)
-            yield image
+        for number, (split, image) in enumerate(source.read(start), start):
+            if wanted is None or wanted(number):
+                ahead.append(split)
+                yield image
 
     encoded = any(isinstance(split, EncodedSplit) for split in source.splits.values())
     # Processes are worth their start for many files, not for arrays, which cost more to send than to scale.

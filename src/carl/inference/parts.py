@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl import files
-from carl.inference.tables import open_writer
+from carl.inference.tables import DAMAGED, open_writer
 
 PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
 _BAD = b"carl.bad"
@@ -49,7 +49,11 @@ class Parts:
             shutil.rmtree(self.folder, ignore_errors=True)
             files.write_text(self.folder / "key", self.key)
         files.remove_partial_files(self.folder)
-        return len(self._paths())
+        paths = self._paths()
+        damaged = next((place for place, path in enumerate(paths) if not _is_whole(path)), len(paths))
+        for path in paths[damaged:]:  # made again
+            path.unlink()
+        return damaged
 
     def write(self, number: int, rows: pa.Table, bad: Sequence[BadFile]) -> None:
         listed = json.dumps([[one.name, one.reason] for one in bad])
@@ -67,6 +71,9 @@ class Parts:
             listed = json.loads(pq.read_schema(path).metadata[_BAD])
             found += [BadFile(name, reason) for name, reason in listed]
         return found
+
+    def count(self) -> int:
+        return len(self._paths())
 
     def rows(self) -> int:
         return sum(pq.read_metadata(path).num_rows for path in self._paths())
@@ -86,3 +93,10 @@ class Parts:
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.parquet"
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        return _BAD in (pq.read_schema(path).metadata or {})
+    except DAMAGED:
+        return False

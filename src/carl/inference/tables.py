@@ -16,7 +16,10 @@ import pyarrow.parquet as pq
 from carl import files
 from carl.errors import UserError
 
+VERSION = 1  # of what a file says of itself and of its rows
 _ABOUT = b"carl"  # key of the metadata
+# What reading a file raises that is damaged, or of another making.
+DAMAGED = (pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
@@ -99,8 +102,13 @@ class EmbeddingFile:
         try:
             self._file = pq.ParquetFile(path)
             self.about = About(**json.loads(self._file.schema_arrow.metadata[_ABOUT]))
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError):
+        except DAMAGED:
             raise UserError(f"{path} holds no embeddings; make it with: carl embed RUN IMAGES -o {path.name}") from None
+        if self.about.version != VERSION:
+            raise UserError(
+                f"{path} has format {self.about.version!r} and this version of carl reads format {VERSION}; make it "
+                f"again with: carl embed RUN IMAGES -o {path.name} --force"
+            )
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -111,8 +119,11 @@ class EmbeddingFile:
 
     def batches(self) -> Iterator[np.ndarray]:
         """The embeddings, some thousands at a time."""
-        for group in range(self._file.num_row_groups):
-            yield embeddings_of(self._file.read_row_group(group, columns=["embedding"]))
+        try:
+            for group in range(self._file.num_row_groups):
+                yield embeddings_of(self._file.read_row_group(group, columns=["embedding"]))
+        except DAMAGED as error:
+            raise self._damaged(error) from None
 
     def embeddings(self) -> np.ndarray:
         return np.concatenate(list(self.batches()))
@@ -125,8 +136,17 @@ class EmbeddingFile:
         return [self._shown + name.removeprefix(self._root) if name.startswith(self._root) else name for name in names]
 
     def column(self, name: str) -> list[object]:
-        values: list[object] = self._file.read(columns=[name]).column(name).to_pylist()
+        try:
+            values: list[object] = self._file.read(columns=[name]).column(name).to_pylist()
+        except DAMAGED as error:
+            raise self._damaged(error) from None
         return values
+
+    def _damaged(self, error: Exception) -> UserError:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        return UserError(
+            f"{self.path} is damaged ({reason}); make it again with: carl embed RUN IMAGES -o FILE --force"
+        )
 
     def file_of(self, name: str) -> Path:
         """Where the image of that name is, if it is a file; names that are shown are relative to the present folder."""
@@ -136,5 +156,5 @@ class EmbeddingFile:
 def holds_embeddings(path: Path) -> bool:
     try:
         return _ABOUT in (pq.read_schema(path).metadata or {})
-    except (pa.ArrowException, OSError):
+    except DAMAGED:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,17 @@ class Checkpoint:
     data_fingerprint: str
     seconds: float  # spent training so far
 
+    def check(self) -> None:
+        """Raise a TypeError for what no run of ours has saved."""
+        numbers = isinstance(self.step, int) and isinstance(self.seconds, int | float) and math.isfinite(self.seconds)
+        tables = all(isinstance(table, dict) for table in (self.method, self.optimizer, self.scaler))
+        if not numbers or self.step < 0 or not tables or not isinstance(self.data_fingerprint, str):
+            raise TypeError("its values are of other types")
+        if not all(isinstance(value, Tensor) for value in (*self.method.values(), self.random_state)):
+            raise TypeError("its weights are not tensors")
+        if not (self.device_random_state is None or isinstance(self.device_random_state, Tensor)):
+            raise TypeError("its random state is not a tensor")
+
 
 def get_device_random_state(device: torch.device) -> Tensor | None:
     """State of the device's own generator, None where the CPU's serves."""
@@ -44,7 +56,13 @@ def set_device_random_state(device: torch.device, state: Tensor | None) -> None:
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     with files.atomic_writer(path) as file:
-        torch.save({"format": FORMAT, **vars(checkpoint)}, file)
+        try:
+            torch.save({"format": FORMAT, **vars(checkpoint)}, file)
+        except RuntimeError as error:  # torch's writer hides that the disk is full behind errors of its own
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, OSError):
+                cause = cause.__context__
+            raise (cause or error) from None
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
@@ -59,6 +77,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if found != FORMAT:
         raise UserError(f"{path} has format {found}, not {FORMAT}; resume with the version of carl that wrote it")
     try:
-        return Checkpoint(**state)
+        checkpoint = Checkpoint(**state)
+        checkpoint.check()
     except TypeError as error:
         raise UserError(f"{path} is not a checkpoint of ours: {error}; start again with another --out") from None
+    return checkpoint

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from carl import distributed
+from carl import distributed, files
 from carl.assembly import build_method, gather_facts, load_data, pick_device, with_absolute_paths, without_init
 from carl.config import Config, Layer, resolve
-from carl.data.images import Dataset
+from carl.data.images import UNLABELLED, Dataset
 from carl.errors import UserError
 from carl.methods import DataFacts, find_method
 from carl.reporting.report import write_report
@@ -38,29 +41,45 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
             raise UserError("no DATA given; name a data set, a folder or a file, for example: carl pretrain shapes")
         if out is not None:
             RunDirectory.check_free(out)
-        elif "TORCHELASTIC_RUN_ID" in os.environ:
-            raise UserError("under torchrun a restarted process must find its run again; add --out RUN")
+        elif int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+            raise UserError("with --max-restarts a process that is started again must find its run; add --out RUN")
         config, dataset, facts = plan(layer)
         device = distributed.start(pick_device(config.train.device))
         distributed.check_agreement("a run", "to start")
         method = build_method(config, facts, device)  # before anything is written: its weights may not fit
         path = Path(distributed.agreed(str(out or free_name(Path("runs"), _run_name(config)))))
         run = RunDirectory.create(path, config, device, command) if distributed.is_main() else RunDirectory(path)
-    for note in (*dataset.notes, *type(method).remarks(config, facts)):
+    for note in (*dataset.notes, *_remarks_on_data(config, dataset, facts), *type(method).remarks(config, facts)):
         console.say(note)
     console.say(f"{_described(config, facts)}, on {device}\nrun directory: {run.path}")
     try:
-        trainer = run_pretraining(config, dataset, facts, method, run, device, console, extended_from)
-        for line in summary(trainer):
-            console.say(line)
-        if config.log.report and main:
-            console.say(f"report: {write_report(run.path)}")
+        with run.locked() if distributed.is_main() else nullcontext(), _refusals_of_the_disk(run):
+            trainer = run_pretraining(config, dataset, facts, method, run, device, console, extended_from)
+            for line in summary(trainer):
+                console.say(line)
+            if config.log.report and main:
+                console.say(f"report: {write_report(run.path)}")
         console.say(f"encoder: {run.encoder_file}")
     except Interrupted as interruption:
         console.say(f"stopped by {interruption}, all is saved; go on with: carl pretrain --resume {run.path}")
         distributed.stop()
         sys.exit(128 + interruption.signum)
     return run.path
+
+
+@contextmanager
+def _refusals_of_the_disk(run: RunDirectory) -> Iterator[None]:
+    """Say what is safe when nothing more can be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
+            raise
+        kept = f"the last good checkpoint is {run.checkpoint_file}" if run.checkpoint_file.exists() else "none is saved"
+        raise UserError(
+            f"cannot write {error.filename or run.path}: {error.strerror}; {kept}: make room or give access, then go "
+            f"on with `carl pretrain --resume {run.path}`"
+        ) from None
 
 
 def _run_to_resume(out: Path | None, resume: str | None) -> RunDirectory | None:
@@ -80,13 +99,31 @@ def _reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, DataFac
     stored = run.read_config()
     config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
     check_resumable(stored, config)
+    if config.data.image_size is None:
+        raise UserError(f"{run.config_file} is not complete, it lacks data.image_size; restore it, or start a new run")
     dataset = load_data(config)
+    if dataset.stream is not None and config.data.lanes is None:
+        raise UserError(f"{run.config_file} is not complete, it lacks data.lanes; restore it, or start a new run")
     extended_from = stored.train.epochs if config.train.epochs > stored.train.epochs else None
     return config, dataset, gather_facts(config, dataset), extended_from
 
 
+def _remarks_on_data(config: Config, dataset: Dataset, facts: DataFacts) -> list[str]:
+    """What the views and a limit make of these data that the user may not expect."""
+    remarks = []
+    if facts.channels != 3:
+        many = "1 channel" if facts.channels == 1 else f"{facts.channels} channels"
+        remarks.append(f"images have {many}: jitter, grey and solarisation need red, green and blue and are left out")
+    labels = dataset.pretraining.labels
+    if config.data.limit is not None and labels is not None and dataset.pretraining.labelled:
+        found, known = len(set(labels[labels != UNLABELLED].tolist())), len(dataset.class_names)
+        if found < known:
+            remarks.append(f"the first {len(labels)} images (data.limit) are of {found} of the {known} classes")
+    return remarks
+
+
 def _run_name(config: Config) -> str:
-    return f"{Path(config.data.source).stem}-{config.method.name}"
+    return files.portable_name(f"{Path(config.data.source).stem}-{config.method.name}")
 
 
 def _described(config: Config, facts: DataFacts) -> str:

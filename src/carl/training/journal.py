@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, TextIO
 
@@ -14,24 +15,27 @@ Record = dict[str, Any]
 
 
 class Journal:
-    """Appends records, each flushed at once; on resume drops those after the checkpoint."""
+    """Appends records, each flushed at once; on resume drops those after the checkpoint.
+
+    Nothing is dropped before there is something to write: a resume that is refused changes no file.
+    """
 
     def __init__(self, path: Path, config: Config, last_step: int, write: bool = True) -> None:
-        self.records = [r for r in files.read_json_lines(path) if r.get("step", 0) <= last_step]
+        self.records = [r for r in files.read_json_lines(path) if _is_record(r) and r["step"] <= last_step]
+        self._path = path if write else None
         self._file: TextIO | None = None
-        self._sinks: list[_Sink] = []
-        if write:
-            files.write_text(path, "".join(json.dumps(r) + "\n" for r in self.records))
-            self._file = path.open("a", encoding="utf-8")
-            self._sinks = _open_sinks(config.log, path.parent, config)
+        self._sinks = _open_sinks(config.log, path.parent, config) if write else []
 
     def write(self, kind: str, step: int, epoch: float, **values: Any) -> None:
         """A line of one kind: `step`, `probe` or `event`."""
         record = {"kind": kind, "step": step, "epoch": round(epoch, 4), **values}
-        self.records.append(record)
-        if self._file is not None:
+        if self._path is not None:
+            if self._file is None:
+                files.write_text(self._path, "".join(json.dumps(r) + "\n" for r in self.records))
+                self._file = self._path.open("a", encoding="utf-8")
             self._file.write(json.dumps(record) + "\n")
             self._file.flush()
+        self.records.append(record)
         numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
         for sink in self._sinks:
             sink.write(kind, step, numbers)
@@ -46,20 +50,29 @@ class Journal:
             sink.close()
 
 
+def _is_record(record: Record) -> bool:
+    """Whether a line is one that `write` wrote; lines by other hands are left out."""
+    return isinstance(record.get("kind"), str) and isinstance(record.get("step"), int) and "epoch" in record
+
+
 class _Sink(Protocol):
     def write(self, kind: str, step: int, numbers: dict[str, float]) -> None: ...
 
     def close(self) -> None: ...
 
 
+def check_sinks(log: LogConfig) -> None:
+    """Say what is not installed before there is a run."""
+    if log.tensorboard and find_spec("tensorboard") is None:
+        raise UserError("log.tensorboard needs TensorBoard; pip install 'carl-ssl[tensorboard]' or leave it off")
+    if log.wandb and find_spec("wandb") is None:
+        raise UserError("log.wandb needs wandb; pip install 'carl-ssl[wandb]' or leave it off")
+
+
 class _TensorBoard:
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise UserError(
-                "log.tensorboard needs TensorBoard; pip install 'carl-ssl[tensorboard]' or leave it off"
-            ) from None
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, kind: str, step: int, numbers: dict[str, float]) -> None:
@@ -72,10 +85,8 @@ class _TensorBoard:
 
 class _Wandb:
     def __init__(self, folder: Path, config: Config) -> None:
-        try:
-            import wandb
-        except ImportError:
-            raise UserError("log.wandb needs wandb; pip install 'carl-ssl[wandb]' or leave it off") from None
+        import wandb
+
         self._run: Any = wandb.init(
             project=config.log.wandb_project,
             dir=str(folder),
@@ -93,6 +104,7 @@ class _Wandb:
 
 
 def _open_sinks(log: LogConfig, folder: Path, config: Config) -> list[_Sink]:
+    check_sinks(log)
     sinks: list[_Sink] = []
     if log.tensorboard:
         sinks.append(_TensorBoard(folder))

@@ -35,6 +35,7 @@ from carl.training.checkpoints import (
 )
 from carl.training.console import Console
 from carl.training.journal import Journal
+from carl.training.numbers import MOST_SKIPPED, Watch, write_bad_batch
 from carl.training.probe import Probe, since
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -61,6 +62,14 @@ def _data_parallel(method: Method) -> DistributedDataParallel:
     # length one: there is nothing to copy, and nothing that the user should know.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
     return DistributedDataParallel(method, **options)
+
+
+def _check_fit(optimizer: torch.optim.Optimizer) -> None:
+    """torch takes any state for an optimiser, and fails at the first step where that is of another shape."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items():
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError(f"{name} of shape {tuple(value.shape)} for weights {tuple(parameter.shape)}")
 
 
 class Trainer:
@@ -90,11 +99,13 @@ class Trainer:
         self.compute: Any = method
         if distributed.world_size() > 1 and config.train.accumulate == 1:
             self.compute = _data_parallel(method)
+        self._all_learn = False  # whether every weight is known to have a gradient
         self.step, self.seconds, self._started = 0, 0.0, time.monotonic()
         self.total_steps = config.train.epochs * batches.steps_per_epoch
         self._window: list[Metrics] = []
         self._window_started, self._window_images, self._speed = time.monotonic(), 0, 0.0
-        self._first_bad = torch.full((), -1, dtype=torch.int64, device=self.device)
+        self._watch = Watch(self.device, skips=self.scaler.is_enabled())
+        self._skipped_before = 0  # fp16 steps without an update, before this process
         self._signal: int | None = None  # that this process got
         self._signals = distributed.SharedSignal()
         self._saved_step = -1
@@ -109,12 +120,12 @@ class Trainer:
             while self.step < self.total_steps:
                 epoch, done = divmod(self.step, per_epoch)
                 if done == 0:
-                    self.method.before_epoch(epoch, self.embed_all)
+                    self._prepare_epoch(epoch)
                 self._reset_clock()
                 for batch in self.batches.epoch(epoch, first_step=done):
                     self._window.append(self._train_step(batch))
                     self.step += 1
-                    self._guard(at_once=self.device.type == "cpu")
+                    self._look_at_step(batch)
                     if self.step % self.config.log.every == 0 or self.step % per_epoch == 0:
                         self._log()
                     signum = self._signals.agreed(self._signal or 0)
@@ -130,6 +141,13 @@ class Trainer:
                 if signum and self.step < self.total_steps:
                     raise Interrupted(signum)
 
+    def _prepare_epoch(self, epoch: int) -> None:
+        """What a method does before an epoch (PCL clusters all images); its time is no step's, so it is noted down."""
+        if type(self.method).before_epoch is not Method.before_epoch:
+            start = time.monotonic()
+            self.method.before_epoch(epoch, self.embed_all)
+            self.journal.write("event", self.step, epoch, event="prepared", seconds=time.monotonic() - start)
+
     def _train_step(self, batch: Batch) -> Metrics:
         train, optim = self.config.train, self.config.optim
         progress = self.step / self.total_steps
@@ -143,6 +161,7 @@ class Trainer:
             with self.autocast:
                 loss, metrics = self.compute(batch, progress)
             self.scaler.scale(loss).backward()
+            self._check_all_learn()
         self.method.after_backward(progress)
         if optim.clip:
             self.scaler.unscale_(self.optimizer)
@@ -153,36 +172,59 @@ class Trainer:
         self._window_images += train.batch_size
         return {name: value.detach() for name, value in metrics.items()}
 
-    def _guard(self, at_once: bool) -> None:
-        """Stop at a non-finite loss. Elsewhere than on a CPU the flag is read only when logging: no host sync."""
-        finite = self._window[-1]["loss"].isfinite() | (self._first_bad >= 0)
-        self._first_bad = torch.where(finite, self._first_bad, self.step)
-        if at_once:
-            bad = int(self._first_bad)
-            if bad >= 0:
-                epoch = (bad - 1) // self.batches.steps_per_epoch + 1
-                raise UserError(
-                    f"the loss is not finite at step {bad} (epoch {epoch}); the last good checkpoint is "
-                    f"{self._last_checkpoint()}; start again with a lower learning rate "
-                    f"(now {self.config.optim.lr:g}) or with "
-                    "train.precision=fp32"
-                )
+    def _check_all_learn(self) -> None:
+        """After the first step of many processes: torch waits for a gradient of every weight; the next would fail."""
+        if self.compute is self.method or self._all_learn:
+            return
+        idle = [name for name, p in self.method.named_parameters() if p.requires_grad and p.grad is None]
+        if idle:
+            raise UserError(
+                f"{len(idle)} weights of {self.config.model.backbone} have no part in its output ({idle[0]} is one), "
+                "and with many processes all must; use --set train.accumulate=2, which can do without, or another "
+                "backbone"
+            )
+        self._all_learn = True
+
+    def _look_at_step(self, batch: Batch) -> None:
+        self._watch.look(self.step, self._window[-1]["loss"], self.method.parameters(), batch.indices)
+        if self.device.type == "cpu":  # elsewhere only when logging or saving: no step waits for the device
+            self._guard()
+
+    def _guard(self) -> None:
+        """Stop if the loss or the gradient of a step up to now was not finite, and say which images it saw."""
+        bad = self._watch.found()
+        if bad is not None:
+            file, images = write_bad_batch(self.run.path, bad, self.batches)
+            epoch = (bad.step - 1) // self.batches.steps_per_epoch + 1
+            pixels = f" (the views of image {images[0]} are not finite)" if images else ""
+            raise UserError(
+                f"the {bad.what} is not finite at step {bad.step} (epoch {epoch}), whose images are listed in "
+                f"{file}{pixels}; {self._remedy()} or with train.precision=fp32"
+            )
+        _, in_row = self._watch.skipped()
+        if in_row >= MOST_SKIPPED:
+            raise UserError(
+                f"{in_row} steps in a row up to step {self.step} had gradients too large for fp16 and were left out; "
+                f"{self._remedy()} or with train.precision=bf16 or fp32"
+            )
 
     def _check_weights(self) -> None:
         """Nothing is probed or saved that is not finite."""
-        if self._window:
-            self._guard(at_once=True)
+        self._guard()
         if not all(torch.stack([p.isfinite().all() for p in self.method.parameters()]).tolist()):
-            raise UserError(
-                f"the weights are not finite after step {self.step}; the last good checkpoint is "
-                f"{self._last_checkpoint()}; start again with a lower learning rate (now {self.config.optim.lr:g})"
-            )
+            raise UserError(f"the weights are not finite after step {self.step}; {self._remedy()}")
+
+    def _remedy(self) -> str:
+        return (
+            f"the last good checkpoint is {self._last_checkpoint()}; start again with a lower learning rate "
+            f"(now {self.config.optim.lr:g})"
+        )
 
     def _last_checkpoint(self) -> str:
         return str(self.run.checkpoint_file) if self.run.checkpoint_file.exists() else "none yet"
 
     def _log(self) -> None:
-        self._guard(at_once=True)
+        self._guard()
         names = list(self._window[0])
         means = torch.stack([torch.stack([w[n].float() for w in self._window]).mean() for n in names])
         distributed.average_([means])
@@ -192,6 +234,8 @@ class Trainer:
         train = self.config.train
         values["lr"] = rate_at(self.config.optim, train.batch_size, last, train.epochs)
         values.update(self.method.logged(last))
+        if self.scaler.is_enabled():
+            values["skipped_steps"] = self._skipped_before + self._watch.skipped()[0]
         epoch = self.step / self.batches.steps_per_epoch
         self.journal.write("step", self.step, epoch, images_per_second=round(self._speed, 1), **values)
         self._shown = {**values, "img/s": self._speed}
@@ -226,6 +270,9 @@ class Trainer:
         if epoch == 0:  # an untrained model has no health to judge
             self.journal.write("probe", self.step, epoch, **result.record(judged=False))
             self.console.say(f"before training: {result.summary()}")
+            for finding in result.findings:
+                if finding.kind != TOO_EARLY:
+                    self.console.say(f"note: {finding.sentence()}", style="yellow")
             return
         earlier = self.journal.of_kind("probe")
         worth_saying = [finding for finding in result.findings if finding.kind != TOO_EARLY]
@@ -266,17 +313,21 @@ class Trainer:
         try:
             self.method.load_state_dict(checkpoint.method)
             self.optimizer.load_state_dict(checkpoint.optimizer)
-        except (RuntimeError, ValueError, KeyError) as error:
-            reason = str(error).splitlines()[0]
+            _check_fit(self.optimizer)
+            if self.scaler.is_enabled():
+                self.scaler.load_state_dict(checkpoint.scaler)
+            torch.set_rng_state(checkpoint.random_state)
+            set_device_random_state(self.device, checkpoint.device_random_state)
+            if checkpoint.step > self.total_steps:
+                raise ValueError(f"step {checkpoint.step} of {self.total_steps}")
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
                 f"{self.run.checkpoint_file} does not fit config.toml: {reason}; restore the one it was made with"
             ) from None
-        if self.scaler.is_enabled():
-            self.scaler.load_state_dict(checkpoint.scaler)
-        torch.set_rng_state(checkpoint.random_state)
-        set_device_random_state(self.device, checkpoint.device_random_state)
         self.step = self._saved_step = checkpoint.step
         self.seconds = checkpoint.seconds
+        self._skipped_before = next((r["skipped_steps"] for r in self.journal.records[::-1] if "skipped_steps" in r), 0)
 
     @contextmanager
     def _signals_noticed(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from carl import distributed, files
 from carl.assembly import build_views, gather_facts, load_data
 from carl.config import Config, Layer, differences, merge, resolve
-from carl.data.batches import Batches, check_batch_size
+from carl.data.batches import Batches, check_batch_size, check_shares
 from carl.data.images import Dataset, PackedImages, Split
 from carl.data.shards import Shards
 from carl.data.streaming import StreamBatches, check_lanes, choose_lanes
@@ -26,7 +26,7 @@ from carl.runs import DataRecord, RunDirectory
 from carl.training.checkpoints import load_checkpoint
 from carl.training.console import Console, duration
 from carl.training.gallery import write_gallery
-from carl.training.journal import Journal
+from carl.training.journal import Journal, check_sinks
 from carl.training.loop import Trainer
 from carl.training.probe import Probe
 
@@ -45,6 +45,8 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
         raise UserError(
             f"unknown views.pipeline={config.views.pipeline!r}{suggestion(config.views.pipeline, PIPELINES)}"
         )
+    check_text("data.source", config.data.source)
+    check_sinks(config.log)
     dataset = load_data(config)
     facts = gather_facts(config, dataset)
     known = {"data": {"image_size": facts.image_size}}
@@ -55,8 +57,9 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
     config = method.completed(config)
-    check_batch_size(config.train.batch_size, dataset.training_images, config.train.drop_last)
-    check_processes(config)
+    sizes = config.train.batch_size, dataset.training_images, config.train.drop_last
+    check_batch_size(*sizes)
+    check_shares(*sizes, distributed.launched())  # known before the processes have met
     if dataset.stream is not None:
         config = with_lanes(config, dataset.stream)
     recipes = build_views(config, dataset).recipes
@@ -68,13 +71,12 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     return config, dataset, facts
 
 
-def check_processes(config: Config) -> None:
-    """What the number of processes that torchrun starts allows; known before they have met."""
-    ranks = distributed.launched()
-    if config.train.batch_size % ranks:
-        raise UserError(
-            f"batch size {config.train.batch_size} does not divide over {ranks} processes; use a multiple of {ranks}"
-        )
+def check_text(name: str, text: str) -> None:
+    """Refuse a path that config.toml, which is UTF-8, cannot hold: file names may be any bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{name}={text!r} is no valid Unicode, so it cannot be noted down; rename the folder") from None
 
 
 def with_lanes(config: Config, shards: Shards) -> Config:

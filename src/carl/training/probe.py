@@ -18,6 +18,7 @@ from carl.evaluation.health import (
     PrototypeHealth,
     examine,
     examine_spread,
+    examine_start,
     measure_health,
     rank_me,
     verdict,
@@ -49,7 +50,7 @@ class ProbeResult:
         return record
 
     def summary(self) -> str:
-        parts = [] if self.knn is None else [f"kNN probe {self.knn:.1f}%"]
+        parts = [] if self.knn is None else [f"kNN probe (online) {self.knn:.1f}%"]
         if self.health is not None:
             parts.append(f"{self.health.used}/{self.health.prototypes} prototypes")
             parts.append(f"views agree {100 * self.health.agreement:.0f}%")
@@ -72,8 +73,11 @@ class Probe:
         with frozen(method):
             embeddings = map_images(method.embed, split, self.dataset.statistics, size, self.device, rows)
         spread_found = float(spread(embeddings))
-        if health is not None:
-            findings = examine(health, getattr(self.config.method, "prior_start", None), epochs_done)
+        prior_start = getattr(self.config.method, "prior_start", None)
+        if health is not None and epochs_done == 0:
+            findings = examine_start(health, prior_start)
+        elif health is not None:
+            findings = examine(health, prior_start, epochs_done)
         else:
             findings = examine_spread(spread_found, epochs_done)
         features = self._features(method, split, rows)
