@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -229,6 +230,10 @@ def peak_memory(device: torch.device) -> int | None:
     """Most memory that this process has had: of the device for CUDA, else resident in RAM; None where unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():  # what getrusage says of a child process begins with the memory of its parent
+        kilobytes = status.read_text().partition("VmHWM:")[2].split()
+        return 1024 * int(kilobytes[0]) if kilobytes else None
     try:
         import resource
     except ImportError:  # Windows
