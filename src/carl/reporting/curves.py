@@ -45,6 +45,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "largest_cluster": (MORE, "Part of the images in the largest cluster"),
     "target_distance": (MORE, "Distance of the averaged weights"),
     "queue_filled": (MORE, "Part of the queue that is filled"),
+    "queue_age": (MORE, "Steps since the oldest key in the queue"),
 }
 NOT_DRAWN = {"step", "epoch", "seconds", "prototypes", "images"}
 MOST_POINTS = 300  # of a line; more are averaged, a chart is about as many pixels wide
