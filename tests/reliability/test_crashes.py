@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
 
 from carl.data.photos import PhotoImages
 from carl.errors import UserError
@@ -26,6 +25,7 @@ from carl.training.loop import Trainer
 from tests.reliability.conftest import assert_refused, call, listed
 from tests.reliability.killing import choose, differences, ending, make_photos, run_child
 from tests.reliability.world import copy_run
+from tests.weights import assert_same_weights
 
 needs_sigkill = pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGKILL")
 LIKE_RUN = [
@@ -137,16 +137,6 @@ class FullDisk:
 
         number = self.number
         return Refusing()
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return {**load_file(run / "encoder.safetensors"), **load_file(run / "head.safetensors")}
-
-
-def assert_same_weights(first: Path, second: Path) -> None:
-    a, b = weights(first), weights(second)
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[key], b[key]) for key in a)
 
 
 @pytest.mark.parametrize("name", ["checkpoint.pt", "encoder.safetensors"])

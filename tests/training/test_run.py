@@ -20,21 +20,12 @@ from safetensors.torch import load_file
 from carl.data.batches import Batch
 from carl.training.loop import Trainer
 from tests.conftest import SMALL, Run
+from tests.weights import assert_same_weights
 
 LISTED = [
     "config.toml", "environment.json", "metrics.jsonl", "encoder.safetensors", "head.safetensors",
     "checkpoint.pt", "gallery.npz", "report.html",
 ]  # fmt: skip
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return {**load_file(run / "encoder.safetensors"), **load_file(run / "head.safetensors")}
-
-
-def assert_same_weights(first: Path, second: Path) -> None:
-    a, b = weights(first), weights(second)
-    assert a.keys() == b.keys()
-    assert all(torch.equal(a[key], b[key]) for key in a)
 
 
 def records(run: Path) -> list[dict[str, object]]:
