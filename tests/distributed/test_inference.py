@@ -14,6 +14,7 @@ from unittest import mock
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import timm
 import torch
 from PIL import Image
 from torch import Tensor, nn
@@ -24,7 +25,9 @@ from carl.data.batches import Batches
 from carl.data.images import PackedImages, Split, Statistics
 from carl.errors import UserError
 from carl.evaluation import cluster, evaluate, features
+from carl.evaluation import finetune as finetune_module
 from carl.evaluation.features import map_images_together
+from carl.evaluation.finetune import FinetuneRecipe
 from carl.evaluation.linear import Classifiers, LinearRecipe, linear_evaluation
 from carl.evaluation.material import Material
 from carl.inference import embed as embed_module
@@ -187,6 +190,58 @@ def test_two_and_three_processes_train_the_linear_classifiers_of_one(tmp_path: P
     for one in (*found[2], *found[3]):
         for mine, whole in zip(one, found[1][0], strict=True):
             torch.testing.assert_close(mine, whole, atol=1e-4, rtol=1e-4)
+
+
+class InDouble(nn.Module):
+    """A ResNet whose ReLUs do not turn with the last bits of float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.resnet = timm.create_model("test_resnet", num_classes=0).double()
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.resnet(images.double())
+        return features.float()
+
+
+def fine_tune() -> None:
+    distributed.start(CPU)
+    torch.manual_seed(0)
+    encoder = InDouble()
+    train, test = some_images(26), some_images(9)
+    rows, silent = np.arange(26), lambda what, done, total: None
+    material = Material(train, test, rows, STATISTICS, 32, 0.5, 2, CPU, silent)
+    recipe = FinetuneRecipe(epochs=3, batch_size=8)  # the last batch has two images, which is none for the third
+    trained: list[nn.Module] = []
+    plain = finetune_module._train
+
+    def train_and_keep(model: nn.Module, *given: Any) -> None:
+        plain(model, *given)
+        trained.append(model)
+
+    keeping = mock.patch.object(finetune_module, "_train", train_and_keep)
+    with keeping, noting_batches(), distributed.apart():
+        result = finetune_module.finetune(encoder, material, recipe, 1.0, seed=0)
+    weights = {**trained[0].state_dict(), "top1": torch.tensor(result.accuracy.top1)}
+    start = {f"0.{name}": value for name, value in encoder.state_dict().items()}
+    torch.save([weights, start], f"{os.environ['RANK']}.pt")
+    distributed.stop()
+
+
+def test_two_and_three_processes_fine_tune_to_the_weights_of_one(tmp_path: Path):
+    found: dict[int, list[Any]] = {}
+    for ranks in (1, 2, 3):
+        folder = tmp_path / str(ranks)
+        processes.run(ranks, folder, fine_tune)
+        found[ranks] = [torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(ranks)]
+        assert Counter(notes(folder, "trained")) == dict.fromkeys((f"{e} {i}" for e in range(3) for i in range(26)), 1)
+    weights, start = found[1][0]
+    moved = {name: (weights[name] - value).double().norm() for name, value in start.items() if "num" not in name}
+    assert min(moved.values()) > 0
+    for other, _ in (*found[2], *found[3]):
+        for name, moves in moved.items():
+            assert (other[name] - weights[name]).double().norm() < 1e-4 * moves + 1e-9, name
+        assert other["top1"] == weights["top1"]
 
 
 # Embedding

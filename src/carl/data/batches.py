@@ -96,6 +96,10 @@ class Batches:
         whole, rest = divmod(len(self.split), self.batch_size)
         return whole + int(not self.drop_last and rest >= 2)  # one image has no batch statistics
 
+    def images_of_step(self, step: int) -> int:
+        """How many images the batch of this step of an epoch has over all processes."""
+        return min(self.batch_size, len(self.split) - step * self.batch_size)
+
     def order(self, epoch: int) -> np.ndarray:
         """Places of all images in the order of this epoch, the same in every process."""
         generator = torch.Generator().manual_seed(_order_seed(self.seed, epoch))

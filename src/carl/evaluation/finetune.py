@@ -19,6 +19,7 @@ from carl.errors import UserError
 from carl.evaluation.logistic import stratified
 from carl.evaluation.material import Material
 from carl.evaluation.metrics import Accuracy, measure_accuracy
+from carl.models.batch_norm import share_batch_norm
 from carl.optim import cosine, parameter_groups, set_rate
 
 
@@ -57,8 +58,11 @@ def finetune(
     torch.manual_seed(seed)  # for dropout, where the encoder has it
     head = classifier(material.features(encoder, part), material.classes)
     model = nn.Sequential(copy.deepcopy(encoder), head.to(material.device))
-    _train(model, material.batches(part, recipe.batch_size, seed), recipe, material)
-    distributed.copy_from_main(model)  # every process trained the same, up to what a GPU adds in another order
+    with distributed.apart(False):  # each process takes its share of every batch
+        if distributed.world_size() > 1:
+            share_batch_norm(model, material.device)
+        _train(model, material.batches(part, recipe.batch_size, seed), recipe, material)
+    distributed.copy_from_main(model)  # the same in every process, up to what a GPU adds in another order
     scores = material.features(model, material.test)
     if not bool(torch.isfinite(scores).all()):
         raise UserError(f"fine-tuning at rate {recipe.rate:g} diverged; the encoder may be damaged, look at its kNN")
@@ -80,15 +84,18 @@ def _train(model: nn.Module, batches: Batches, recipe: FinetuneRecipe, material:
     groups = parameter_groups(model, recipe.weight_decay)
     optimizer = torch.optim.SGD(groups, lr=peak, momentum=recipe.momentum, nesterov=True)
     total, done = recipe.epochs * batches.steps_per_epoch, 0
+    weights = list(model.parameters())
     model.train()
     for epoch in range(recipe.epochs):
-        for batch in batches.epoch(epoch):
+        for step, batch in enumerate(batches.epoch(epoch)):
             assert batch.labels is not None
             set_rate(optimizer, cosine(done / total, peak, 0.0))
-            loss = F.cross_entropy(model(batch.views[0]), batch.labels)
-            optimizer.zero_grad()
-            loss.backward()
+            loss = F.cross_entropy(model(batch.views[0]), batch.labels, reduction="sum")
+            # Gradients are averaged over the processes, so the mean over all images has their number as a factor.
+            (loss * distributed.world_size() / batches.images_of_step(step)).backward()
+            distributed.average_([weight.grad for weight in weights if weight.grad is not None])
             optimizer.step()
+            optimizer.zero_grad()
             done += 1
             if done % 10 == 0 or done == total:
                 material.progress("fine-tuning, steps", done, total)

@@ -16,8 +16,9 @@ KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d)
 class SharedBatchNorm(_BatchNorm):
     """Batch norm whose statistics are those of all processes, on any device; torch's own works on CUDA alone.
 
-    Each process gives its mean and variance of C channels, one message forward and one backward. The gradient is exact.
-    Parameters, buffers and state dict are those of the class it stands for.
+    Each process gives its mean and variance of C channels and its number of values, one message forward and one
+    backward. The gradient is exact, also where one process has more images than another, or none. Parameters, buffers
+    and state dict are those of the class it stands for.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -37,12 +38,17 @@ class SharedBatchNorm(_BatchNorm):
         values = input.float() if input.dtype.itemsize < 4 else input
         over = [0, *range(2, values.ndim)]
         channels = [1, -1] + [1] * (values.ndim - 2)
-        variances, means = torch.var_mean(values, over, correction=0)
-        everyone = distributed.gather(torch.stack([means, variances])[None])  # (processes, 2, C)
-        mean = everyone[:, 0].mean(0)
-        variance = everyone[:, 1].mean(0) + everyone[:, 0].var(0, correction=0)  # within and between the processes
+        count = values.numel() // values.shape[1]
+        means = values.sum(over) / max(count, 1)
+        variances = (values - means.view(channels)).square().sum(over) / max(count, 1)
+        everyone = distributed.gather(torch.cat([means, variances, means.new_tensor([count])])[None])
+        means, variances, counts = everyone.split([len(means), len(means), 1], dim=1)  # rows of the processes
+        total = counts.detach().sum()
+        shares = counts.detach() / total
+        mean = (shares * means).sum(0)
+        variance = (shares * (variances + (means - mean).square())).sum(0)  # within and between the processes
         if self.track_running_stats:
-            self._follow(mean.detach(), variance.detach(), values.numel() // values.shape[1])
+            self._follow(mean.detach(), variance.detach(), total)
         scale = (variance + self.eps).rsqrt()
         if self.weight is not None:
             scale = scale * self.weight
@@ -51,14 +57,13 @@ class SharedBatchNorm(_BatchNorm):
             output = output + self.bias.view(channels)
         return output.to(input.dtype)
 
-    def _follow(self, mean: Tensor, variance: Tensor, count: int) -> None:
+    def _follow(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
         """Move the running statistics; as torch's, they are of the unbiased variance."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        total = count * distributed.world_size()
         self.running_mean.lerp_(mean.to(self.running_mean.dtype), momentum)
         self.running_var.lerp_((variance * (total / (total - 1))).to(self.running_var.dtype), momentum)
 
