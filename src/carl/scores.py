@@ -37,13 +37,13 @@ class Measure:
     protocol: str  # as on the command line, or probe
     title: str  # kNN, offline
     name: str  # k = 20
-    how: str  # offline: the run's training images vote ...
+    how: str  # offline: the labelled training images vote ...
     data: str  # name of the file or folder
     value: float  # percent
     random: float | None  # of the same encoder with random weights
     spread: float | None = None  # standard deviation over seeds
     images: str = ""  # the fingerprint of the data, or their full name
-    values: str = ""  # hyperparameters, as JSON
+    values: str = ""  # hyperparameters, and how many images and which crops it learned from, as JSON
     encoder: str = ""  # of which other weights than the run's last, in words
     shortened: str = ""  # "1 of 100 epochs"
     own_data: bool = True
@@ -89,6 +89,9 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
     trained, random = _scores(result, "trained"), _scores(result, "random")
     values = result.get("hyperparameters")
     values = values if isinstance(values, dict) else {}
+    conditions = {"train_images": result.get("train_images")}
+    if protocol in FULL_EPOCHS:  # trained on random crops
+        conditions["crop_min"] = result.get("crop_min")
     source, fingerprint = str(result.get("data", "")), str(result.get("data_fingerprint") or "")
     known = fingerprint and subject.fingerprint
     found = []
@@ -107,7 +110,7 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
                 random=_mean_and_spread(random.get(name))[0],
                 spread=spread,
                 images=fingerprint or source,
-                values=json.dumps(values, sort_keys=True),
+                values=json.dumps(values | conditions, sort_keys=True),
                 encoder=_other_weights(result, subject.encoder_hash),
                 shortened=_shortened(protocol, result.get("epochs")),
                 own_data=fingerprint == subject.fingerprint if known else source == subject.source,

@@ -131,7 +131,7 @@ def _classified(accuracy: dict[str, Any], **details: Any) -> Outcome:
 
 PROTOCOLS: dict[str, Protocol] = {
     "knn": Protocol(
-        "offline: the run's training images vote, all test images are judged",
+        "offline: the labelled training images vote, all test images are judged",
         knn,
         lambda request: {"neighbours": list(NEIGHBOURS), "temperature": TEMPERATURE, "similarity": "cosine"},
         seeded=False,

@@ -47,7 +47,7 @@ class Target:
         if self.weights is None:
             return f"random-{self.config.model.backbone}"
         if self.run is not None and self.weights == self.run.encoder_file:
-            return self.run.path.resolve().name
+            return f"{self.run.path.resolve().name}-{encoder_hash[:8]}"  # so may other runs elsewhere be called
         return f"{self.weights.stem}-{encoder_hash[:8]}"  # many files are called encoder.safetensors
 
 

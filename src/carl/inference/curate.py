@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +37,8 @@ OUTLIERS = 0.01  # part of the images; ours
 NEIGHBOURS = 5  # whose similarity tells an outlier
 GROUP_IMAGES = 50  # images a k-means group, where there are no prototypes
 MOST_GROUPS = 1000  # by k-means; ours
-LARGEST_GROUP = 5_000  # images; larger groups are cut by k-means, since all pairs of a group are compared: 100 MB
+LARGEST_GROUP = 5_000  # images; all pairs of a group are compared, which larger ones are cut for by k-means
+MOST_PAIRS = 25_000_000  # compared at once: 100 MB
 
 KEPT, DUPLICATED, OUTLIER, REDUNDANT = "kept", "near-duplicate", "outlier", "not needed"
 
@@ -78,7 +79,7 @@ def select(
         raise UserError(f"outliers={outliers} and duplicate={duplicate} are parts of one; use values between 0 and 1")
     points = F.normalize(torch.from_numpy(embeddings) - torch.from_numpy(embeddings.mean(0)), dim=1)
     groups = _groups(points, prototypes, keep, seed)
-    likeness, typicality = _compare(points, groups, duplicate)
+    likeness, typicality = _compare(points, groups, duplicate, seed)
     decisions = np.full(total, REDUNDANT, dtype=object)
     decisions[likeness >= 0] = DUPLICATED
     decisions[_outliers(typicality, decisions == REDUNDANT, outliers)] = OUTLIER
@@ -117,53 +118,51 @@ def share_out(sizes: np.ndarray, total: int) -> np.ndarray:
 
 
 def _groups(points: Tensor, prototypes: np.ndarray | None, keep: int, seed: int) -> np.ndarray:
-    """Numbers of the groups (N,), from 0 without gaps, none of them too large to compare all pairs.
-
-    There are no more of them than images to keep: more could not all be covered.
-    """
+    """Numbers of the groups (N,), from 0 without gaps, no more than images to keep: more could not all be covered."""
     if prototypes is None or len(np.unique(prototypes)) > keep:
         clusters = max(1, min(len(points) // GROUP_IMAGES, MOST_GROUPS, keep))
         numbers = kmeans(points, clusters, seed).assignments.numpy()
     else:
         numbers = prototypes.astype(np.int64)
-    numbers = np.unique(numbers, return_inverse=True)[1]
-    for group in np.flatnonzero(np.bincount(numbers) > LARGEST_GROUP):
-        members = np.flatnonzero(numbers == group)
-        pieces = kmeans(points[members], 2 * -(-len(members) // LARGEST_GROUP), seed).assignments.numpy()
-        numbers[members] = np.where(pieces == 0, group, numbers.max() + pieces)
     return np.unique(numbers, return_inverse=True)[1]
 
 
-def _compare(points: Tensor, groups: np.ndarray, duplicate: float) -> tuple[np.ndarray, np.ndarray]:
+def _compare(points: Tensor, groups: np.ndarray, duplicate: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """For each image the earlier one that it nearly equals, or -1, and its mean similarity to its neighbours.
 
-    Both are looked for within its group; in a group too small for neighbours, those are any images.
+    Both are looked for within its group (or its piece of a large one); in a group too small for neighbours, those are
+    any images. An image that is left out stands for none.
     """
     likeness = np.full(len(points), -1)
     typicality = np.zeros(len(points), np.float32)
-    order = np.argsort(groups, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+    for members in _pieces(points, groups, seed):
         others = members if len(members) > NEIGHBOURS else np.arange(len(points))
-        similarity = points[members] @ points[others].T
-        similarity[torch.arange(len(members)), torch.from_numpy(np.searchsorted(others, members))] = -1.0  # itself
         count = min(NEIGHBOURS, len(others) - 1)
-        typicality[members] = similarity.topk(count, dim=1).values.mean(1).numpy() if count else 0.0
-        for place, row in _duplicates(similarity[:, np.searchsorted(others, members)], duplicate):
-            likeness[members[place]] = members[row]
+        for block in np.array_split(members, -(-len(members) * len(others) // MOST_PAIRS)):
+            similarity = points[block] @ points[others].T
+            similarity[torch.arange(len(block)), torch.from_numpy(np.searchsorted(others, block))] = -1.0  # itself
+            typicality[block] = similarity.topk(count, dim=1).values.mean(1).numpy() if count else 0.0
+            close = (similarity > duplicate).numpy()
+            for place in np.flatnonzero(close.any(1)):
+                if likeness[block[place]] < 0:
+                    later = others[close[place] & (others > block[place])]
+                    later = later[(likeness[later] < 0) & np.isin(later, members)]
+                    likeness[later] = block[place]
     return likeness, typicality
 
 
-def _duplicates(similarity: Tensor, threshold: float) -> list[tuple[int, int]]:
-    """(an image, the earlier one that stands for it); an image that is left out stands for none."""
-    close = similarity.triu(1) > threshold  # (n, n), the earlier image first
-    left_out = torch.zeros(len(close), dtype=torch.bool)
-    found = []
-    for earlier in close.any(1).nonzero()[:, 0].tolist():
-        if not left_out[earlier]:
-            later = close[earlier] & ~left_out
-            left_out |= later
-            found += [(place, earlier) for place in later.nonzero()[:, 0].tolist()]
-    return found
+def _pieces(points: Tensor, groups: np.ndarray, seed: int) -> Iterator[np.ndarray]:
+    """The rows of each group in order, of a large group by parts that are alike.
+
+    Images that are all the same cannot be told apart by k-means and stay one large part.
+    """
+    order = np.argsort(groups, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
+        if len(members) <= LARGEST_GROUP:
+            yield members
+            continue
+        numbers = kmeans(points[members], 2 * -(-len(members) // LARGEST_GROUP), seed).assignments.numpy()
+        yield from (members[numbers == number] for number in np.unique(numbers))
 
 
 def _outliers(typicality: np.ndarray, candidates: np.ndarray, part: float) -> np.ndarray:

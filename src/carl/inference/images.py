@@ -58,9 +58,15 @@ class ImageSource:
             if split.count and start >= split.count:
                 start -= split.count
                 continue
-            for image in _images(split, name if self.by_split else Path(self.name).name, start):
-                yield name, image
-            start = 0
+            prefix = name if self.by_split else Path(self.name).name
+            if split.count:
+                yield from ((name, image) for image in _images(split, prefix, start))
+                start = 0
+                continue
+            for image in _images(split, prefix, 0):  # only reading it tells how many images are skipped in it
+                if start == 0:
+                    yield name, image
+                start = max(0, start - 1)
 
 
 def find_images(source: str, split: str | None = None, root: str | None = None) -> ImageSource:

@@ -169,9 +169,12 @@ def write_sheet(trained: Trained, index: EmbeddingFile, answers: Sequence[Answer
 def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
     """What or where the images of these rows are, for files and for what is read from one end to the other."""
     names = index.names()
-    if all(index.file_of(names[row]).is_file() for row in rows):
-        for row in rows:
-            yield row, index.file_of(names[row])
+    paths = {row: index.file_of(names[row]) for row in rows}
+    if any(path.is_file() for path in paths.values()):
+        gone = next((path for path in paths.values() if not path.is_file()), None)
+        if gone is not None:
+            raise UserError(f"{gone} is no longer there; embed the images again")
+        yield from paths.items()
         return
     row, last = 0, max(rows)
     for _, image in find_images(index.about.source, index.about.split, root).read():
