@@ -13,6 +13,7 @@ import pytest
 
 from carl.cli import cli
 from tests.conftest import SMALL, Run
+from tests.data.test_streaming import write_tar
 
 
 def test_help_of_every_command_answers_in_under_half_a_second():
@@ -175,6 +176,14 @@ def test_torchrun_needs_a_named_run_only_if_it_may_start_it_again(
     assert ended.returncode == 2
     assert words in ended.stderr
     assert ("--out" in ended.stderr) == (restarts != "0")
+
+
+def test_shards_are_counted_and_shown_too(carl: Run, tmp_path: Path):
+    write_tar(tmp_path / "0.tar", range(5))
+    done = carl("data", "info", "0.tar")
+    assert done.returncode == 0, done.stderr
+    assert "reads 5 images from 1 shards" in done.stdout
+    assert (tmp_path / "0-sheet.png").exists()
 
 
 def test_the_help_of_pretrain_names_shards(carl: Run):

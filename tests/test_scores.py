@@ -57,6 +57,20 @@ def test_scores_that_stand_for_the_run_come_first_whatever_their_files_are_calle
     assert found[1].label == "linear, offline, 1 of 100 epochs, top-1"
 
 
+@pytest.mark.parametrize(
+    ("protocol", "change", "same"),
+    [
+        ("linear", {"crop_min": 0.3}, False),
+        ("knn", {"crop_min": 0.3}, True),  # whole images
+        ("knn", {"train_images": 100}, False),
+    ],
+)
+def test_scores_of_other_conditions_are_told_apart(protocol: str, change: dict[str, Any], same: bool):
+    usual = {"protocol": protocol, "crop_min": 0.08, "train_images": 5000}
+    (one,), (other,) = (read_measures([result(**usual | more)], SUBJECT) for more in ({}, change))
+    assert (one.identity == other.identity) == same
+
+
 def test_data_are_the_same_by_their_fingerprint_and_only_without_one_by_their_name():
     elsewhere, other = result(data="/b/photos"), result(data_fingerprint="beef")
     assert [m.own_data for m in read_measures([elsewhere, other], SUBJECT)] == [True, False]

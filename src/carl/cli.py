@@ -412,7 +412,11 @@ def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_
 
 def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
     from carl.data import open_dataset
+    from carl.data.shards import names_shards
+    from carl.data.streaming import open_stream
 
+    if names_shards(source):
+        return open_stream(source, image_size, max_bad, show_progress)
     return open_dataset(source, image_size=image_size, root=root, max_bad=max_bad, progress=show_progress)
 
 

@@ -67,7 +67,7 @@ def start(device: torch.device) -> torch.device:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         store, number, ranks = next(rendezvous("env://", timeout=TIMEOUT))
-        store = PrefixStore(f"carl/attempt {_attempt()}", store)
+        store = PrefixStore(f"carl/attempt {_attempt()} of {ranks} processes", store)
         dist.init_process_group(backend, store=store, rank=number, world_size=ranks, timeout=TIMEOUT)
     return device
 
@@ -76,7 +76,8 @@ def _attempt() -> int:
     """How often torchrun has started the processes again.
 
     The store by which they meet outlives them: without this in the keys, one that is quick would find the addresses
-    of the processes that are gone (seen with torch 2.15 on a busy machine).
+    of the processes that are gone (seen with torch 2.15 on a busy machine). Machines that come or go are not counted,
+    so the number of processes is in the keys too.
     """
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import struct
 import zlib
 
@@ -10,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from carl.data.decode import DecodeError, OversizedError, decode, strict_decoding
+from carl.data import decode as module
+from carl.data.decode import DecodeError, OversizedError, decode, image_size, pixels_of, strict_decoding
 from carl.data.listing import Unusable
 
 
@@ -51,6 +53,28 @@ def test_transparent_pixels_become_white():
     image = Image.new("RGBA", (2, 1), (200, 0, 0, 255))
     image.putpixel((1, 0), (200, 0, 0, 0))
     assert decode(encoded(image, "PNG"), None).tolist() == [[[200, 0, 0], [255, 255, 255]]]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "RGB", "L", "P", "P with degrees"])
+def test_a_large_transparent_image_is_composited_in_strips_to_the_same_pixels(monkeypatch, mode):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (11, 7, 4), np.uint8))
+    if "A" not in mode:
+        image = image.convert("RGB")
+    image = image.convert(mode.partition(" ")[0])
+    if "A" not in mode:  # one colour is transparent, or colours of a palette are by degrees
+        colour = image.getpixel((2, 5))
+        image.info["transparency"] = bytes(range(256)) if "degrees" in mode else colour
+    at_once = pixels_of(image)
+    monkeypatch.setattr(module, "_STRIP", 14)
+    np.testing.assert_array_equal(pixels_of(image), at_once)
+    assert bool((at_once[5, 2] == 255).all()) == (mode in ("RGB", "L", "P"))
+
+
+def test_a_pipe_or_a_link_to_nothing_has_no_size(tmp_path):
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.png")
+    (tmp_path / "link.png").symlink_to("nowhere")
+    assert [image_size(path) for path in tmp_path.iterdir()] == [None] * len(list(tmp_path.iterdir()))
 
 
 def test_palette_images_with_and_without_transparency():

@@ -77,6 +77,21 @@ def test_reading_is_only_a_little_ahead_of_decoding():
     assert read <= 32 * 3 * decoders.available_cores()
 
 
+def test_images_that_wait_in_memory_are_few_where_they_are_large():
+    taken, large = 0, bytes(40 * 2**20)
+
+    def endless():
+        nonlocal taken
+        while True:
+            taken += 1
+            yield EncodedImage("", large, 0)
+
+    results = decode_all(endless(), 0, None)
+    next(results)
+    results.close()
+    assert 1 < taken <= decoders._BYTES_AHEAD // len(large) + 1
+
+
 def test_the_server_answers_until_its_input_ends():
     requests = io.BytesIO(pickle.dumps(([b""], None)) * 2)
     answers = io.BytesIO()

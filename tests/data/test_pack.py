@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import shutil
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +15,8 @@ import numpy as np
 import pytest
 
 from carl.data import decode, decoders, open_dataset, pack, store
+from carl.data.listing import silent
+from carl.data.sources import list_source
 from carl.errors import UserError
 
 
@@ -128,6 +133,21 @@ def test_folders_left_by_a_killed_process_are_removed_once_they_are_old(folder, 
     assert young.exists()
 
 
+@pytest.mark.parametrize("lockable", [True, False])
+def test_what_a_killed_process_left_is_removed_when_the_same_is_packed_and_no_one_else_can_be_at_it(
+    folder, cache, monkeypatch, lockable
+):
+    key = list_source(folder, cache, silent).key
+    mine, others = (cache / "packed" / f".partial-{name}-x" for name in (key, "0" * 32))
+    for left in (mine, others):
+        (left / "train").mkdir(parents=True)
+    if not lockable:
+        monkeypatch.setitem(sys.modules, "fcntl", None)  # as on Windows
+    open_dataset(folder)
+    assert mine.exists() == (not lockable)
+    assert others.exists()
+
+
 def test_a_cache_that_cannot_be_written_means_memory_and_a_note(folder, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "file"))
@@ -137,12 +157,22 @@ def test_a_cache_that_cannot_be_written_means_memory_and_a_note(folder, tmp_path
     assert "packed in memory" in dataset.notes[-1]
 
 
-def test_a_full_disk_is_an_error_that_names_the_remedy(folder, cache, monkeypatch):
-    def full(*arguments: object) -> None:
-        raise OSError(28, "No space left on device")
+def test_a_full_disk_means_memory_and_a_note_or_an_error_that_names_the_remedy(folder, cache, monkeypatch):
+    append, fingerprint = pack._PixelWriter.append, open_dataset(folder).fingerprint
+    shutil.rmtree(cache / "packed")
+
+    def full(writer: pack._PixelWriter, pixels: np.ndarray) -> None:
+        if writer.count == 3 and not isinstance(writer._stream, io.BytesIO):
+            raise OSError(28, "No space left on device")
+        append(writer, pixels)
 
     monkeypatch.setattr(pack._PixelWriter, "append", full)
-    with pytest.raises(UserError, match=r"is full.*CARL_CACHE"):
+    dataset = open_dataset(folder)
+    assert not isinstance(dataset.train.images.pixels, np.memmap)
+    assert dataset.fingerprint == fingerprint
+    assert "is full" in dataset.notes[-1]
+    monkeypatch.setattr(pack, "_memory", lambda: 1000)
+    with pytest.raises(UserError, match=r"is full.*1,000 bytes of memory.*CARL_CACHE"):
         open_dataset(folder)
     assert entries(cache) == []
 

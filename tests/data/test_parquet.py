@@ -129,6 +129,13 @@ def test_a_file_without_images_is_an_error_that_names_its_columns(tmp_path):
         open_dataset(tmp_path / "a.parquet")
 
 
+@pytest.mark.parametrize("path", [pa.array([5, 6]), pa.array([None, ""]), pa.array([b"a", b"\xff"])])
+def test_a_path_that_is_no_text_is_no_name(tmp_path, path):
+    images = pa.StructArray.from_arrays([pa.array([png(1), png(2)]), path], ["bytes", "path"])
+    pq.write_table(pa.table({"image": images}), tmp_path / "a.parquet")
+    assert open_dataset(tmp_path / "a.parquet").train.names == ("a.parquet#0", "a.parquet#1")
+
+
 def test_a_file_that_is_not_parquet_is_an_error(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 but not really")
     with pytest.raises(UserError, match="not a readable Parquet file"):

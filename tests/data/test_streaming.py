@@ -17,7 +17,7 @@ from PIL import Image
 
 from carl.data import tar
 from carl.data.listing import silent
-from carl.data.shards import Shards, count_images, expand, find_shards, names_shards, read_images
+from carl.data.shards import Shards, _stated_sizes, count_images, expand, find_shards, names_shards, read_images
 from carl.data.streaming import Line, StreamBatches, buffered_order, check_lanes, choose_lanes, open_stream
 from carl.data.views import Views, pipeline
 from carl.errors import UserError
@@ -233,6 +233,50 @@ def test_a_shard_that_is_cut_off_is_named(tmp_path: Path, kept: int):
         list(read_images(str(tmp_path / "0.tar"), range(9)))
 
 
+@pytest.mark.parametrize("digits", [b"9" * 5000, b"0" * 5000 + b"9"])
+def test_a_pax_record_with_a_length_of_thousands_of_digits_is_passed_over(tmp_path: Path, digits: bytes):
+    record = tarfile.TarInfo("pax")
+    record.type, record.size = tarfile.XHDTYPE, len(digits) + 10
+    write_tar(tmp_path / "0.tar", range(2), tarfile.USTAR_FORMAT)
+    body = (digits + b" path=x.py").ljust(-(-record.size // 512) * 512, b"\0")
+    whole = record.tobuf(tarfile.USTAR_FORMAT) + body + (tmp_path / "0.tar").read_bytes()
+    (tmp_path / "0.tar").write_bytes(whole)
+    assert count_images(str(tmp_path / "0.tar")) == 2
+
+
+class LostError(Exception):
+    """What a service raises, such as aiohttp's ClientPayloadError: no OSError."""
+
+
+@pytest.mark.parametrize(("kind", "kept"), [("tar", 0), ("tar", 600), ("parquet", 0)])
+def test_a_service_that_is_lost_while_a_shard_is_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, kept: int
+):
+    path = tmp_path / f"0.{kind}"
+    if kind == "tar":
+        write_tar(path, range(4))
+    else:
+        pq.write_table(pa.table({"image": [encoded(number) for number in range(4)]}), path)
+
+    class Lost(io.BytesIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            if self.tell() >= kept:
+                raise LostError("the connection\nis lost")
+            return super().read(size)
+
+    monkeypatch.setattr("carl.data.shards.open_address", lambda address: Lost(path.read_bytes()))
+    for read in (count_images, lambda address: list(read_images(address, range(9)))):
+        with pytest.raises(UserError, match=r"cannot read https://x/0.*: the connection; check the address"):
+            read(f"https://x/{path.name}")
+    assert _stated_sizes("https://x") == {}
+
+
+@pytest.mark.parametrize("stated", [b"[" * 5000, b"[1]", b'{"0.tar": 1e999}', b'{"0.tar": 1e30}', b"\xff"])
+def test_sizes_that_cannot_be_are_not_believed(monkeypatch: pytest.MonkeyPatch, stated: bytes):
+    monkeypatch.setattr("carl.data.shards.open_address", lambda address: io.BytesIO(stated))
+    assert _stated_sizes("https://x") == {}
+
+
 def test_a_compressed_or_foreign_file_is_named_with_a_remedy(tmp_path: Path):
     with tarfile.open(tmp_path / "0.tar", "w:gz") as archive:
         add(archive, "0.png", encoded(0) * 40)
@@ -255,6 +299,25 @@ def test_an_image_that_cannot_be_decoded_shows_another_of_its_batch_until_there_
     assert set(stream.bad) == {3, 5}
     with pytest.raises(UserError, match=r"cannot be decoded.*0.tar#[35].*at most 1 may fail"):
         list(batches(shards, max_bad=1).epoch(0))
+
+
+def test_each_process_takes_its_share_of_the_bad_images_that_may_be(tmp_path: Path):
+    with tarfile.open(tmp_path / "0.tar", "w") as archive:
+        for number in range(32):
+            add(archive, f"{number}.png", b"broken" if number % 4 == 0 else encoded(number))
+    shards = find_shards(str(tmp_path), silent)  # eight bad images, four for each process
+    assert len(list(batches(shards, rank=1, ranks=2, max_bad=8).epoch(0))) == 4
+    both = [batches(shards, rank=rank, ranks=2, max_bad=6) for rank in range(2)]
+    with pytest.raises(UserError, match="at most 3 of the 2 processes' shares may fail"):  # one has more than three
+        [list(stream.epoch(0)) for stream in both]
+
+
+def test_an_empty_shard_is_no_hindrance(folder: Path):
+    write_tar(folder / "006.tar", range(0))
+    shards = find_shards(str(folder), silent)
+    assert shards.counts[-1] == 0
+    assert [n for part, _ in batches(shards).whole_images(8, 8, 7) for n in part] == list(range(45))
+    assert len(list(batches(shards).epoch(0))) == 5
 
 
 def test_a_shard_that_has_changed_since_it_was_counted_is_named(folder: Path):

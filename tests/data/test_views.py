@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from unittest import mock
 
 import pytest
 import torch
@@ -255,6 +256,14 @@ def test_no_host_sync_or_shape_from_data_on_a_gpu(name):
         assert {view.device.type for view in views} == {"cuda"}
         assert {view.dtype for view in views} == {torch.float32}
         assert {tuple(view.shape[:2]) for view in views} == {(8, 3)}
+
+
+def test_constants_are_sent_to_a_device_once():
+    """To send them is to wait for the device; fake tensors do not refuse that way."""
+    views, images = Views(pipeline("simclr", 32), MEAN, STD, seed=0), photos(8)
+    views(images, torch.arange(8), 0)
+    with mock.patch.object(torch.Tensor, "new_tensor", side_effect=AssertionError("sent again")):
+        views(images, torch.arange(8), 1)
 
 
 @pytest.mark.parametrize("name", PIPELINES)

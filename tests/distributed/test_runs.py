@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -181,6 +182,14 @@ def worker(agent: int, rank: int) -> int:
     raise AssertionError(f"no process of rank {rank}")
 
 
+def has_worker(agent: int) -> bool:
+    with suppress(AssertionError):
+        return worker(agent, 0) > 0
+    with suppress(AssertionError):
+        return worker(agent, 1) > 0
+    return False
+
+
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the worker in /proc")
 def test_a_killed_worker_is_started_again_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path, small_data: Path):
     run = tmp_path / "run"
@@ -202,6 +211,91 @@ def test_a_killed_worker_is_started_again_and_the_run_goes_on_from_its_checkpoin
     assert output.count("carl: another process of this run was lost") <= 1
     assert list(losses(run)) == list(range(1, 73))  # none twice, none missing
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["event"] == "finished"
+
+
+def machine(folder: Path, number: int, port: int, nodes: str, *arguments: str | Path) -> subprocess.Popen[str]:
+    """torchrun as on one of several machines, each with one process; what it says is in a file."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", nodes, "--nproc-per-node", "1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}", "--rdzv-id", "test"]
+    command += ["--rdzv-conf", "last_call_timeout=5,join_timeout=120", "--max-restarts", "3", "-m", "carl"]
+    with open(folder / f"machine-{number}.txt", "w") as output:
+        return subprocess.Popen(
+            [*command, *map(str, arguments)],
+            cwd=folder,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},  # docs/scaling.md
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def said(folder: Path, number: int) -> str:
+    return (folder / f"machine-{number}.txt").read_text()
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("localhost", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.slow
+def test_two_machines_train_one_run(tmp_path: Path, small_data: Path):
+    run, port = tmp_path / "run", free_port()
+    arguments = ["pretrain", small_data, *SMALL, "--epochs", "2", "--out", run, "--resume", "auto", *QUIET]
+    machines = [machine(tmp_path, number, port, "2", *arguments) for number in range(2)]
+    codes = [each.wait(timeout=300) for each in machines]
+    outputs = [said(tmp_path, number) for number in range(2)]
+    assert codes == [0, 0], outputs
+    assert sum("epoch" in output for output in outputs) == 1  # one speaks
+    assert list(losses(run)) == list(range(1, 13))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="kills a whole session")
+def test_a_machine_that_goes_and_one_that_comes_leave_the_run_going_on(tmp_path: Path, small_data: Path):
+    run, port = tmp_path / "run", free_port()
+    longer = ["--epochs", "120", "--set", "train.checkpoint_steps=4"]
+    arguments = ["pretrain", small_data, *SMALL, *longer, "--out", run, "--resume", "auto", *QUIET]
+    machines = [machine(tmp_path, 0, port, "1:2", *arguments)]  # the first hosts the store
+
+    def another() -> None:
+        """A machine that comes, with a worker of its own that has taken part in some steps."""
+        machines.append(machine(tmp_path, len(machines), port, "1:2", *arguments))
+        wait_until(lambda: has_worker(machines[-1].pid))
+        go_on()
+
+    def steps() -> int:
+        return max(losses(run), default=0) if (run / "checkpoint.pt").exists() else 0
+
+    def go_on() -> None:
+        before = steps()
+        wait_until(lambda: steps() > before + 10)
+
+    def wait_until(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert machines[0].poll() is None, said(tmp_path, 0)
+            assert time.monotonic() < deadline, said(tmp_path, 0)
+            time.sleep(0.05)
+
+    try:
+        go_on()
+        another()
+        os.killpg(machines[1].pid, signal.SIGKILL)
+        go_on()
+        another()
+        code = machines[0].wait(timeout=300)
+    finally:
+        for each in machines:
+            with suppress(ProcessLookupError):
+                os.killpg(each.pid, signal.SIGKILL)
+            each.wait()
+    outputs = [said(tmp_path, number) for number in range(3)]
+    assert code == 0, outputs
+    assert sum(output.count("resuming") for output in outputs) == 3  # one came, it went, another came
+    assert list(losses(run)) == list(range(1, 721))
 
 
 @pytest.mark.slow

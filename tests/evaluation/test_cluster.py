@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import linear_sum_assignment  # scikit-learn brings it
 
 from carl.evaluation import compare_clusters
+from carl.evaluation.cluster import most_matched
 
 
 def test_classes_under_other_names_agree_wholly():
@@ -27,6 +29,16 @@ def test_the_majority_is_that_of_the_training_images():
     found = compare_clusters(np.array([0, 0, 1]), np.array([0, 0, 1]), 2, np.array([0, 1]), np.array([1, 0]), 2)
     assert found.majority == 0
     assert found.matched == 100
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (4, 4), (7, 12), (12, 7), (60, 40)])
+@pytest.mark.parametrize("most", [1, 3, 1000])
+def test_the_best_matching_is_that_of_scipy(shape: tuple[int, int], most: int):
+    generator = np.random.default_rng(most)
+    for _ in range(20):
+        table = generator.integers(0, most + 1, shape)
+        rows, columns = linear_sum_assignment(table, maximize=True)
+        assert most_matched(table) == table[rows, columns].sum()
 
 
 def test_random_clusters_have_an_adjusted_index_near_nothing():

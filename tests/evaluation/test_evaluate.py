@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 
 from carl.data.shapes import make_shapes
 from carl.evaluation import evaluate as module
+from carl.evaluation import material
 from carl.evaluation.evaluate import evaluate, to_json
 from carl.evaluation.features import frozen
 from carl.evaluation.material import Material
@@ -99,11 +101,24 @@ def test_force_repeats_and_other_weights_make_another_result(run: Path, monkeypa
     evaluate(str(run), Request("knn"), force=True)
     assert len(measured) == 1
     state = timm.create_model("test_resnet", num_classes=0).state_dict()
-    from safetensors.torch import save_file
-
     save_file(state, run / "encoder.safetensors")
     assert evaluate(str(run), Request("knn"))["encoder_hash"] != first["encoder_hash"]
     assert len(measured) == 2
+
+
+def test_runs_of_one_name_have_a_result_each_in_one_folder(run: Path, tmp_path: Path):
+    other = tmp_path / "elsewhere" / run.name
+    shutil.copytree(run, other)
+    save_file(timm.create_model("test_resnet", num_classes=0).state_dict(), other / "encoder.safetensors")
+    for each in (run, other):
+        evaluate(str(each), Request("knn"), out=tmp_path / "results")
+    assert len(list((tmp_path / "results").iterdir())) == 2
+
+
+def test_data_too_large_to_look_for_test_images_in_are_said_to_be(run: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(material, "MOST_BYTES", 10)
+    result = evaluate(str(run), Request("knn"))
+    assert any("too large to look for test images" in line for line in module.table(result))
 
 
 def test_seeds_give_mean_and_deviation(run: Path, carl: Run):

@@ -18,7 +18,7 @@ def clouds(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.from_numpy(centres[labels] + 1.5 * generator.normal(size=(count, 6))).float(), torch.from_numpy(labels)
 
 
-@pytest.mark.parametrize("k", [1, 5, 20])
+@pytest.mark.parametrize("k", [1, 5, 20, 200])
 def test_knn_equals_scikit_learns_with_the_same_distance_and_weights(k: int):
     (train, labels), (test, truth) = clouds(300, 0), clouds(120, 1)
     reference = KNeighborsClassifier(

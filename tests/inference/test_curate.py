@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import csv
+import shutil
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +18,7 @@ from carl.errors import UserError
 from carl.inference import curate
 from carl.inference.curate import DUPLICATED, KEPT, OUTLIER, select, share_out
 from tests.conftest import Run
+from tests.reliability.conftest import listed
 
 
 def clusters(sizes: list[int], spread: float = 0.2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -73,11 +77,25 @@ def test_without_prototypes_clusters_are_the_groups():
 
 
 def test_large_groups_are_cut_so_that_pairs_fit_into_memory(monkeypatch: pytest.MonkeyPatch):
+    points, numbers = clusters([150, 100, 10], spread=1.0)
+    points = np.concatenate([points, points[:90]])
+    numbers = np.concatenate([numbers, numbers[:90]])
+    whole = select(points, 30, prototypes=numbers, outliers=0.0)
     monkeypatch.setattr(curate, "LARGEST_GROUP", 50)
-    points, _ = clusters([150, 150], spread=1.0)
-    chosen = select(points, 20, prototypes=np.zeros(300, int))
-    assert chosen.groups.max() >= 5
-    assert len(chosen.kept) == 20
+    monkeypatch.setattr(curate, "MOST_PAIRS", 300)
+    chosen = select(points, 30, prototypes=numbers, outliers=0.0)
+    assert np.array_equal(chosen.groups, whole.groups)  # a piece has no share of its own
+    assert np.bincount(numbers[chosen.kept]).tolist() == [10, 10, 10]
+    assert np.array_equal(chosen.likeness, whole.likeness)  # copies are alike, so they are in one piece
+
+
+def test_a_large_group_of_the_same_image_is_one_image(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(curate, "LARGEST_GROUP", 20)
+    monkeypatch.setattr(curate, "MOST_PAIRS", 300)
+    points, numbers = clusters([30, 30], spread=1.0)
+    points[30:] = points[30]  # as of blank frames
+    chosen = select(points, 20, prototypes=numbers, outliers=0.0)
+    assert chosen.likeness[31:].tolist() == [30] * 29
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=12), st.integers(0, 200))
@@ -129,6 +147,103 @@ def test_links_to_what_is_no_file_are_refused(carl: Run, run: Path, small_data: 
     assert done.returncode == 2
     assert "is not a file" in done.stderr
     assert not (tmp_path / "chosen").exists()
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file of the user's beside the folder for the links, which hostile names lead to."""
+    path = tmp_path / "mine" / "b.png"
+    path.parent.mkdir()
+    path.write_bytes(b"precious")
+    return path
+
+
+def hostile_names(tmp_path: Path, folder: Path) -> dict[str, list[str]]:
+    """Names of two images in a Parquet data set that lead out of any folder they are put under."""
+    photos = sorted(str(path) for path in folder.rglob("*.png"))[:2]
+    return {
+        "up": [f"{tmp_path}/photos/deep/a.png", f"{tmp_path}/photos/deep/../../mine/b.png"],
+        "absolute": photos,
+        "relative": ["photos/deep/a.png", "photos/deep/../../mine/b.png"],
+        "home": ["~/a.png", "~nobody/b.png"],
+    }
+
+
+@pytest.mark.parametrize("kind", ["up", "absolute", "relative", "home"])
+def test_names_inside_a_data_set_are_no_files_of_the_user(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, precious: Path, kind: str
+):
+    (tmp_path / "photos" / "deep").mkdir(parents=True)
+    content = sorted(folder.rglob("*.png"))[0].read_bytes()
+    (tmp_path / "photos" / "deep" / "a.png").write_bytes(content)
+    rows = [{"bytes": content, "path": name} for name in hostile_names(tmp_path, folder)[kind]]
+    pq.write_table(pa.table({"image": rows}), tmp_path / "x.parquet")
+    before = listed(tmp_path)
+    done = carl("curate", run, "x.parquet", "--keep", "2", "--links", "picked", "--duplicate", "1")
+    assert done.returncode == 2
+    assert "is not a file of" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert listed(tmp_path) == before
+    assert precious.read_bytes() == b"precious"
+
+
+def test_a_file_of_embeddings_cannot_make_links_outside_of_their_folder(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, precious: Path
+):
+    shutil.copytree(folder, tmp_path / "photos")
+    assert carl("embed", run, "photos", "-o", "e.parquet").returncode == 0
+    table = pq.read_table(tmp_path / "e.parquet")
+    for number, name in enumerate(("photos/../mine/b.png", "photos/part 0/000.png", str(precious))):
+        path = pa.array([name] * 96)
+        pq.write_table(table.set_column(0, "path", path), tmp_path / "hostile.parquet")
+        before = listed(tmp_path)
+        done = carl("curate", run, "hostile.parquet", "--keep", "96", "--links", f"picked-{number}")
+        assert done.returncode == 2, done.stdout
+        assert ("is not a file of" if number != 1 else "is there already") in done.stderr
+        added = set(listed(tmp_path)) - set(before)
+        assert all(name.startswith(f"picked-{number}") for name in added)
+    assert precious.read_bytes() == b"precious"
+
+
+def test_without_links_files_are_copied_and_nothing_is_copied_over(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refuse(self: Path, target: Path) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(Path, "symlink_to", refuse)
+    done = carl("curate", run, folder, "--keep", "12", "--links", "chosen")
+    assert done.returncode == 0, done.stderr
+    copies = [path for path in (tmp_path / "chosen").rglob("*.png") if not path.is_symlink()]
+    assert len(copies) == 12
+    for path in copies:
+        assert path.read_bytes() == (folder / path.relative_to(tmp_path / "chosen")).read_bytes()
+    with pytest.raises(FileExistsError):
+        curate._link_or_copy(copies[0], copies[1])
+
+
+@pytest.mark.parametrize("given", ["photos", "./photos/", "../{0}/photos", "photos/../photos"])
+def test_links_are_made_however_the_folder_is_written(carl: Run, run: Path, folder: Path, tmp_path: Path, given: str):
+    shutil.copytree(folder, tmp_path / "photos")
+    given = given.format(tmp_path.name)
+    for number, images in enumerate((given, "e.parquet")):
+        if number:
+            assert carl("embed", run, given, "-o", "e.parquet").returncode == 0
+        done = carl("curate", run, images, "--keep", "96", "--links", f"picked-{number}")
+        assert done.returncode == 0, done.stderr
+        links = [path for path in (tmp_path / f"picked-{number}").rglob("*.png") if path.is_symlink()]
+        assert len(links) == 96
+        assert all(link.resolve().is_relative_to(tmp_path / "photos") for link in links)
+
+
+def test_prototypes_that_are_no_numbers_are_refused(carl: Run, run: Path, folder: Path, tmp_path: Path):
+    assert carl("embed", run, folder, "-o", "e.parquet").returncode == 0
+    table = pq.read_table(tmp_path / "e.parquet")
+    place = table.column_names.index("prototype")
+    pq.write_table(table.set_column(place, "prototype", pa.array(["a"] * 96)), tmp_path / "e.parquet")
+    done = carl("curate", run, "e.parquet", "--keep", "3")
+    assert done.returncode == 2
+    assert "prototypes that are no numbers" in done.stderr
 
 
 def test_fewer_images_than_prototypes_still_cover_all_kinds():

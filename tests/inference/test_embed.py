@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import csv
+import json
 import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,12 +18,14 @@ import torch
 
 import carl
 from carl.data import open_dataset
+from carl.data.listing import ArraySplit
 from carl.errors import UserError
 from carl.evaluation.features import extract_features
 from carl.inference import embed as embed_module
 from carl.inference.embed import embed
-from carl.inference.images import find_images
-from carl.inference.tables import embeddings_of
+from carl.inference.images import ImageSource, find_images
+from carl.inference.parts import Parts
+from carl.inference.tables import EmbeddingFile, embeddings_of
 from carl.inference.trained import Trained, load_trained
 from carl.methods import METHODS
 from tests.conftest import Run
@@ -222,6 +228,109 @@ def test_stopped_work_goes_on_with_no_row_lost_or_doubled(
     assert (done.rows, done.resumed, sum(seen)) == (96, 48, 48)
     assert pq.read_table(tmp_path / "e.parquet").equals(pq.read_table(tmp_path / "whole.parquet"))
     assert not (tmp_path / "e.parquet.parts").exists()
+
+
+def flip(path: Path, part: bytes) -> None:
+    """Change one bit of a file, in the middle of where these bytes are in it."""
+    content = bytearray(path.read_bytes())
+    content[content.index(part) + len(part) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def cut(path: Path, part: bytes) -> None:
+    path.write_bytes(path.read_bytes()[:-50])
+
+
+def gone(path: Path, part: bytes) -> None:
+    path.unlink()
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("damage", [flip, cut, gone])
+def test_a_part_that_is_damaged_is_made_again(
+    trained: Trained,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[Path, bytes], None],
+):
+    source = find_images(str(folder))
+    embed(trained, source, tmp_path / "whole.parquet")
+    whole = pq.read_table(tmp_path / "whole.parquet")
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Killed):
+            embed(trained, source, tmp_path / "e.parquet")
+    damage(tmp_path / "e.parquet.parts" / "000001.parquet", embeddings_of(whole)[20].tobytes())
+    done = embed(trained, source, tmp_path / "e.parquet")
+    assert (done.rows, done.resumed) == (96, 16)
+    assert pq.read_table(tmp_path / "e.parquet").equals(whole)
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_part_damaged_before_the_end_is_named_and_made_again_by_the_next_call(
+    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source = find_images(str(folder))
+    embed(trained, source, tmp_path / "whole.parquet")
+    whole = pq.read_table(tmp_path / "whole.parquet")
+    plain = Parts.write
+
+    def write(parts: Parts, number: int, *arguments: Any) -> None:
+        plain(parts, number, *arguments)
+        if number == 5:
+            flip(parts.folder / "000001.parquet", embeddings_of(whole)[20].tobytes())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "write", write)
+        with pytest.raises(UserError, match=r"000001\.parquet is damaged .* give the command again"):
+            embed(trained, source, tmp_path / "e.parquet")
+    assert not (tmp_path / "e.parquet").exists()
+    assert embed(trained, source, tmp_path / "e.parquet").resumed == 16
+    assert pq.read_table(tmp_path / "e.parquet").equals(whole)
+
+
+def test_a_folder_of_the_users_with_the_name_of_the_parts_stays(carl: Run, run: Path, folder: Path, tmp_path: Path):
+    (tmp_path / "e.parquet.parts").mkdir()
+    (tmp_path / "e.parquet.parts" / "photo.png").write_bytes(b"precious")
+    done = carl("embed", run, folder, "-o", "e.parquet", "--force")
+    assert done.returncode == 2
+    assert "did not make" in done.stderr
+    assert (tmp_path / "e.parquet.parts" / "photo.png").read_bytes() == b"precious"
+
+
+def test_a_flipped_bit_in_a_file_of_embeddings_is_noticed(trained: Trained, folder: Path, tmp_path: Path):
+    table = written(trained, folder, tmp_path / "e.parquet")
+    flip(tmp_path / "e.parquet", embeddings_of(table)[20].tobytes())
+    with pytest.raises(UserError, match=r"e\.parquet is damaged"):
+        EmbeddingFile(tmp_path / "e.parquet").embeddings()
+
+
+@pytest.mark.parametrize("value", [{"base": 5}, {"source": None}, {"run": []}, {"class_names": 3}, {"weights": {}}])
+def test_a_file_of_embeddings_that_says_nonsense_of_itself_is_refused(
+    trained: Trained, folder: Path, tmp_path: Path, value: dict[str, Any]
+):
+    table = written(trained, folder, tmp_path / "e.parquet")
+    about = {**json.loads(table.schema.metadata[b"carl"]), **value}
+    pq.write_table(table.replace_schema_metadata({b"carl": json.dumps(about)}), tmp_path / "e.parquet")
+    with pytest.raises(UserError, match="holds no embeddings"):
+        EmbeddingFile(tmp_path / "e.parquet")
+
+
+@pytest.mark.parametrize("counted", [(True, True), (False, False), (True, False), (False, True)])
+def test_images_are_read_from_any_number_on_whether_splits_know_their_length_or_not(counted: tuple[bool, bool]):
+    def blocks(first: int) -> Iterator[tuple[np.ndarray, None]]:
+        yield from ((np.full((size, 2, 2, 3), first, np.uint8), None) for size in (3, 2))
+
+    splits = {
+        name: ArraySplit(5 if known else 0, partial(blocks, number))
+        for number, (name, known) in enumerate(zip(("train", "test"), counted, strict=True))
+    }
+    source = ImageSource("numbers", "key", splits, by_split=True)
+    names = [image.name for _, image in source.read()]
+    assert names == [f"{split}#{number}" for split in ("train", "test") for number in range(5)]
+    for start in range(12):
+        assert [image.name for _, image in source.read(start)] == names[start:]
 
 
 @pytest.mark.usefixtures("small_parts")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +36,14 @@ def make_files(folder: Path) -> list[str]:
 
 
 def resident(process: subprocess.Popen[str]) -> int:
-    """Bytes of memory that the process itself holds now."""
-    text = Path(f"/proc/{process.pid}/status").read_text()
-    return 1024 * int(text.split("VmRSS:")[1].split()[0])
+    """Bytes of memory that the process and those it has started to decode hold now."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError, IndexError):  # of one that has just ended
+            text = status.read_text()
+            if status.parent.name == str(process.pid) or f"PPid:\t{process.pid}\n" in text:
+                total += 1024 * int(text.split("VmRSS:")[1].split()[0])
+    return total
 
 
 def start(run: Path, images: Path, output: Path) -> subprocess.Popen[str]:

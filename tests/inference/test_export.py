@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import carl
 from carl.inference import export as export_module
@@ -25,6 +26,7 @@ from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d
 from carl.scores import file_hash
 from tests.conftest import Run
 from tests.inference.conftest import QUICK
+from tests.reliability.conftest import listed
 
 
 @pytest.fixture(scope="module")
@@ -167,3 +169,74 @@ def test_bad_input_of_export_is_one_line_and_writes_nothing(carl: Run, run: Path
         assert done.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
     assert not (run / "export").exists()
+
+
+def precious(place: Path) -> Path:
+    place.mkdir(parents=True)
+    (place / "photo.png").write_bytes(b"precious")
+    return place
+
+
+def other_model(place: Path) -> Path:
+    """A model of the user's own, in files of the same names."""
+    place.mkdir()
+    save_file({"a": torch.zeros(2)}, place / "model.safetensors", metadata={"format": "pt"})
+    (place / "config.json").write_text('{"architecture": "resnet18"}')
+    return place
+
+
+def linked(place: Path) -> Path:
+    precious(place.parent / "photos")
+    place.symlink_to("photos")
+    return place
+
+
+PLACES = {"folder": precious, "other model": other_model, "link": linked}
+
+
+@pytest.mark.parametrize("kind", [*PLACES, "export and more"])
+@pytest.mark.parametrize("form", ["timm", "safetensors"])
+def test_force_replaces_no_folder_but_an_earlier_export(carl: Run, run: Path, tmp_path: Path, kind: str, form: str):
+    place = tmp_path / "x"
+    if kind == "export and more":
+        assert carl("export", run, "--to", "timm", "-o", "x").returncode == 0
+        (place / "photo.png").write_bytes(b"precious")
+    else:
+        PLACES[kind](place)
+    before = listed(tmp_path)
+    done = carl("export", run, "--to", form, "-o", "x", "--force")
+    assert done.returncode == 2
+    assert f"x is not an export to {form}" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert listed(tmp_path) == before
+
+
+@pytest.mark.parametrize("form", ["timm", "safetensors"])
+@pytest.mark.parametrize("place", [".", "..", "a/..", ""])
+def test_an_export_without_a_name_of_its_own_is_refused(carl: Run, run: Path, tmp_path: Path, form: str, place: str):
+    (tmp_path / "a").mkdir()
+    before = listed(tmp_path)
+    done = carl("export", run, "--to", form, "-o", place, "--force")
+    assert done.returncode == 2
+    assert "no name of its own" in done.stderr
+    assert listed(tmp_path) == before
+
+
+def test_an_export_to_timm_is_replaced_by_force_and_nothing_is_left_beside_it(carl: Run, run: Path, tmp_path: Path):
+    assert carl("export", run, "--to", "timm", "-o", "deep/x").returncode == 0
+    (tmp_path / "deep" / "x" / "config.json").write_text("{}")
+    done = carl("export", run, "--to", "timm", "-o", "deep/x", "--force")
+    assert done.returncode == 0, done.stderr
+    names = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*"))
+    inside = [f"deep/x/{name}" for name in ("README.md", "config.json", "model.safetensors")]
+    assert names == ["deep", "deep/x", *inside]
+    assert json.loads((tmp_path / "deep" / "x" / "config.json").read_text())["architecture"] == "test_resnet"
+
+
+def test_a_text_where_the_card_would_go_is_only_replaced_by_force(carl: Run, run: Path, tmp_path: Path):
+    (tmp_path / "e.safetensors.md").write_text("precious")
+    done = carl("export", run, "--to", "safetensors", "-o", "e.safetensors")
+    assert done.returncode == 2
+    assert "e.safetensors.md exists" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["e.safetensors.md"]
+    assert carl("export", run, "--to", "safetensors", "-o", "e.safetensors", "--force").returncode == 0

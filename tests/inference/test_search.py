@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,16 @@ def test_a_file_of_embeddings_is_searched_without_the_images_being_read_again(
     done = carl("search", run, "e.parquet", folder / "part 0" / "003.png", "-k", "2")
     assert done.returncode == 0, done.stderr
     assert not seen  # the query is one of the images too
+
+
+def test_a_neighbour_whose_file_is_gone_is_named(carl: Run, run: Path, folder: Path, tmp_path: Path):
+    shutil.copytree(folder, tmp_path / "photos")
+    assert carl("embed", run, "photos", "-o", "e.parquet").returncode == 0
+    gone = tmp_path / "photos" / "part 0" / "003.png"
+    gone.unlink()
+    done = carl("search", run, "e.parquet", "photos/part 0/004.png", "-k", "95")
+    assert done.returncode == 2
+    assert "003.png is no longer there; embed the images again" in done.stderr
 
 
 def test_embeddings_of_other_weights_are_refused(carl: Run, run: Path, simclr_run: Path, folder: Path):

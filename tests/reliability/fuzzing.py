@@ -37,9 +37,11 @@ from carl.data.tiff import read_bands
 from carl.errors import UserError
 from carl.inference.tables import EmbeddingFile
 from carl.models.encoders import read_weights
+from carl.reporting.report import write_report
 from carl.runs import RunDirectory
 from carl.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
 from tests.reliability.world import encoded, pixels
+from tests.reporting.conftest import make_gallery, make_run
 
 REFUSALS = (UserError, DecodeError, OversizedError)
 Reader = Callable[[bytes, Path], object]  # content of a file, and a folder to use
@@ -117,6 +119,31 @@ def read_data_record(content: bytes, folder: Path) -> object:
 def read_config(content: bytes, folder: Path) -> object:
     _file(folder, "config.toml", content)
     return RunDirectory(folder).read_config()
+
+
+def read_metrics(content: bytes, folder: Path) -> None:
+    _report(folder, "metrics.jsonl", content)
+
+
+def read_environment(content: bytes, folder: Path) -> None:
+    _report(folder, "environment.json", content)
+
+
+def read_gallery(content: bytes, folder: Path) -> None:
+    _report(folder, "gallery.npz", content)
+
+
+def _report(folder: Path, name: str, content: bytes) -> None:
+    """A page of a run with this file among its others."""
+    run = folder / "run"
+    if not run.exists():
+        make_run(run, make_gallery(images=12, prototypes=4))
+    write_report(_file(run, name, content).parent)
+
+
+def run_seed(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return (make_run(Path(folder) / "run", make_gallery(images=12, prototypes=4)) / name).read_bytes()
 
 
 STORE = ("meta.json", "train/pixels.npy", "train/labels.npy", "train/names.json")
@@ -236,6 +263,9 @@ TARGETS: dict[str, tuple[Reader, Callable[[], list[bytes]]]] = {
     "npy": (read_npy, lambda: [npy_seed()]),
     "data.json": (read_data_record, lambda: [json.dumps(DATA_RECORD).encode()]),
     "config.toml": (read_config, lambda: [CONFIG]),
+    "metrics.jsonl": (read_metrics, lambda: [run_seed("metrics.jsonl")]),
+    "environment.json": (read_environment, lambda: [run_seed("environment.json")]),
+    "gallery.npz": (read_gallery, lambda: [run_seed("gallery.npz")]),
 }
 INTERESTING = [
     0,

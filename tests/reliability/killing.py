@@ -22,6 +22,8 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
+from carl.errors import UserError
+from carl.training.checkpoints import load_checkpoint
 from tests.distributed.processes import Group
 
 IMAGES = 40
@@ -75,6 +77,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     from carl.cli import main
     from carl.data import decoders
     from carl.evaluation import evaluate
+    from carl.evaluation.material import Material
     from carl.training.journal import Journal
     from carl.training.loop import Trainer
     from carl.training.probe import Probe
@@ -87,7 +90,9 @@ def train_and_evaluate(data: str, last: int) -> None:
     moments.around(Trainer, "_train_step", "stepping")
     moments.around(Journal, "write", "stepping, noted")
     moments.around(Probe, "run", "evaluating")
+    moments.around(Probe, "_features", "evaluating, features of a probe")
     moments.around(evaluate, "measure", "evaluating")
+    moments.around(Material, "cached_features", "evaluating, features")
     commands = [["pretrain", data, *ARGUMENTS, "--out", "run", "--resume", "auto"], ["eval", "run"]]
     for command in commands:
         sys.argv = ["carl", *command]
@@ -102,8 +107,48 @@ def train_and_evaluate(data: str, last: int) -> None:
 def run_child(folder: Path, data: Path, last: int = 0) -> tuple[int | None, str]:
     """Exit code and output of such a process in `folder`; -9 if it was killed."""
     group = Group(1, folder, train_and_evaluate, str(data), last)
-    (code,) = group.wait()
+    try:
+        (code,) = group.wait()
+    finally:  # whoever waits may be stopped
+        group.processes[0].kill()
     return code, group.output(0)
+
+
+def kind_of(moment: str) -> str:
+    """`packing`, `saving`, `stepping` or `evaluating`."""
+    return moment.split(",")[0].split(" ")[1]
+
+
+def spread_over_kinds(moments: list[str], count: int, seed: int) -> list[int]:
+    """Numbers of `count` random moments, as many of each kind, and none twice before all of its kind had their turn."""
+    source = random.Random(seed)
+    kinds = sorted({kind_of(moment) for moment in moments})
+    decks: dict[str, list[int]] = {kind: [] for kind in kinds}
+    chosen = []
+    for turn in range(count):
+        kind = kinds[turn % len(kinds)]
+        if not decks[kind]:
+            decks[kind] = [number for number, moment in enumerate(moments, start=1) if kind_of(moment) == kind]
+            source.shuffle(decks[kind])
+        chosen.append(decks[kind].pop())
+    return chosen
+
+
+def lost_checkpoint(moments: list[str], moment: int, run: Path) -> str | None:
+    """What is wrong with the checkpoint of a run that was killed at `moment`; "" if all is well, None before the first.
+
+    The last one that got its name before that must be there, whole, and of no earlier step.
+    """
+    passed = moments[:moment]
+    if "after saving checkpoint.pt" not in passed:
+        return None
+    last = len(passed) - 1 - passed[::-1].index("after saving checkpoint.pt")
+    steps = passed[:last].count("after stepping")
+    try:
+        found = load_checkpoint(run / "checkpoint.pt").step
+    except UserError as error:
+        return str(error)
+    return "" if found >= steps else f"the checkpoint is of step {found}, one of step {steps} was saved"
 
 
 def choose(moments: list[str], kind: str, seed: int) -> int:

@@ -1,7 +1,8 @@
 """The long run of the reliability tests: `make soak`, or `python -m tests.reliability.soak --help`.
 
-Kills runs at many random moments, fills a small disk, gives every reader damaged files for minutes, and writes what
-it found to results/reliability.md and .json.
+Gives every command the table of bad input and the hostile files, kills runs at many random moments, fills a small disk,
+gives every reader damaged files for minutes, and writes what it found to results/reliability.md and .json; stopped by
+Ctrl-C or SIGTERM, what it found until then.
 """
 
 from __future__ import annotations
@@ -11,16 +12,19 @@ import importlib.util
 import json
 import os
 import platform
-import random
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -30,53 +34,106 @@ from carl.data.shapes import make_shapes
 from tests.distributed.processes import Group
 from tests.reliability.conftest import call
 from tests.reliability.fuzzing import TARGETS, Tally, fuzz
-from tests.reliability.killing import differences, ending, make_photos, run_child
-from tests.reliability.test_crashes import LIKE_RUN, assert_same_weights
+from tests.reliability.killing import (
+    differences,
+    ending,
+    kind_of,
+    lost_checkpoint,
+    make_photos,
+    run_child,
+    spread_over_kinds,
+)
+from tests.reliability.test_crashes import LIKE_RUN
+from tests.weights import assert_same_weights
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+INPUT_SUITES = {
+    "test_bad_input": "the table of bad input",
+    "test_foreign_runs": "run directories with files of other hands",
+    "test_hostile": "hostile files",
+    "test_hostile_weights": "hostile weights and checkpoints",
+}
+Found = dict[str, Any]
 
 
-def kill_often(root: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Kill as many runs, each at a random moment of all that an uninterrupted one goes through."""
+class Stopped(BaseException):
+    """SIGTERM or Ctrl-C; what was found is written."""
+
+
+def try_inputs(root: Path, found: Found) -> None:
+    """The tables of bad input and the hostile files, each once, watched by witness.py."""
+    folder = root / "inputs"
+    for name in ("home", "tmp"):
+        (folder / name).mkdir(parents=True)
+    places = {"HOME": "home", "USERPROFILE": "home", "TMPDIR": "tmp", "TEMP": "tmp", "MPLCONFIGDIR": "tmp/matplotlib"}
+    places["HYPOTHESIS_STORAGE_DIRECTORY"] = "tmp/hypothesis"
+    environment = {**os.environ, **{name: str(folder / place) for name, place in places.items()}}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    figures = folder / "witness.json"
+    watched = ["-p", "tests.reliability.witness", "--witness", str(figures), "-p", "no:cacheprovider"]
+    suites = [f"tests/reliability/{name}.py" for name in INPUT_SUITES]
+    command = [sys.executable, "-m", "pytest", *watched, "--basetemp", str(folder / "base"), *suites]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace")
+    found["inputs"] = json.loads(figures.read_text()) if figures.is_file() else {}
+    # Of what was written by other means than Python's own, at least nothing may be in the user's folder.
+    found["home"] = sorted(str(path.relative_to(folder)) for path in (folder / "home").rglob("*"))
+    if done.returncode not in (0, 1) or not found["inputs"]:  # 1: tests failed, which are listed
+        found["inputs_failed"] = f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}"
+    for name, tally in found["inputs"].items():
+        print(
+            f"{name}: {tally['tests']} tests, {len(tally['failures'])} failed; {tally['commands']} commands, "
+            f"{tally['tracebacks']} tracebacks; {tally['writes']} writes, {len(tally['outside'])} outside",
+            flush=True,
+        )
+
+
+def kill_often(root: Path, kills: int, seed: int, found: Found) -> None:
+    """Kill as many runs, each at a random moment, as many while packing as saving, stepping and evaluating."""
     data = make_photos(root / "photos")
     os.environ["CARL_CACHE"] = str(root / "cache-whole")
     code, output = run_child(root / "whole", data)
     assert code == 0, output
     moments: list[str] = json.loads((root / "whole" / "moments.json").read_text())
     expected = ending(root / "whole" / "run")
-    source, failures, kinds = random.Random(seed), [], Counter[str]()
-    for number in range(kills):
-        folder = root / f"kill-{number}"
+    tally = found["kills"] = {"kills": 0, "moments": len(moments), "of": dict(Counter(map(kind_of, moments)))}
+    tally |= {"at": Counter[str](), "checkpoints": 0, "lost": [], "failures": []}
+    for number, moment in enumerate(spread_over_kinds(moments, kills, seed)):
+        folder, name = root / f"kill-{number}", moments[moment - 1]
         os.environ["CARL_CACHE"] = str(folder / "cache")
-        moment = source.randrange(len(moments)) + 1
-        kinds[moments[moment - 1].split(",")[0].split(" ")[1]] += 1
-        reason = _kill_and_resume(folder, data, moment, expected)
-        if reason:
-            failures.append(f"{moments[moment - 1]} (moment {moment}): {reason}")
-        print(f"kill {number + 1} of {kills} {moments[moment - 1]}: {reason or 'resumed, the same bits'}", flush=True)
+        code, output = run_child(folder, data, moment)
+        lost = lost_checkpoint(moments, moment, folder / "run")
+        reason = f"ended with {code}: {output[-300:]}" if code != -9 else _resume(folder, data, expected)
+        tally["kills"] += 1
+        tally["at"][kind_of(name)] += 1
+        tally["checkpoints"] += lost is not None
+        tally["lost"] += [f"{name} (moment {moment}): {lost}"] if lost else []
+        tally["failures"] += [f"{name} (moment {moment}): {reason}"] if reason else []
+        print(f"kill {number + 1} of {kills} {name}: {reason or 'resumed, the same bits'}", flush=True)
         shutil.rmtree(folder, ignore_errors=True)
-    return {"kills": kills, "moments": len(moments), "at": dict(kinds), "failures": failures}
 
 
-def _kill_and_resume(folder: Path, data: Path, moment: int, expected: dict[str, Any]) -> str:
-    code, output = run_child(folder, data, moment)
-    if code != -9:
-        return f"ended with {code}: {output[-300:]}"
+def _resume(folder: Path, data: Path, expected: dict[str, Any]) -> str:
     code, output = run_child(folder, data)
     if code != 0:
         return f"resume ended with {code}: {output[-300:]}"
-    return ", ".join(differences(expected, ending(folder / "run")))
+    try:
+        return ", ".join(differences(expected, ending(folder / "run")))
+    except (OSError, LookupError, ValueError) as error:  # something is not there at all
+        return f"{type(error).__name__}: {error}"
 
 
-def fill_disk(root: Path) -> dict[str, Any]:
+def fill_disk(root: Path, found: Found) -> None:
     """A run on a disk of a few megabytes that fills up; only where this process may mount one."""
     disk = root / "disk"
     disk.mkdir()
+    os.environ["CARL_CACHE"] = str(root / "cache")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", str(disk)], capture_output=True)
     if mounted.returncode:
-        return {"tried": False, "reason": "no disk could be mounted here"}
+        found["disk"] = {"tried": False, "reason": "no disk could be mounted here"}
+        return
     try:
-        return _fill_disk(root, disk)
+        found["disk"] = _fill_disk(root, disk)
     finally:
         subprocess.run(["umount", str(disk)], check=False, capture_output=True)
 
@@ -115,37 +172,36 @@ def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def fuzz_all(root: Path, seconds: float, seed: int) -> dict[str, Any]:
+def fuzz_all(root: Path, seconds: float, seed: int, found: Found) -> None:
     """Every reader for its share of the time."""
-    found = {}
     for number, name in enumerate(TARGETS):
         folder = root / f"fuzz-{number}"
         group = Group(1, folder, fuzz_child, name, seed, seconds / len(TARGETS))
-        (code,) = group.wait(seconds + 120)
+        try:
+            (code,) = group.wait(seconds + 120)
+        finally:
+            group.processes[0].kill()
         if code != 0:
-            tally = Tally(crashes=[f"the process ended with {code}: {group.output(0)[-300:]}"])
-            found[name] = {**asdict(tally), "peak_memory_mb": None}
+            tally = asdict(Tally(crashes=[f"the process ended with {code}: {group.output(0)[-300:]}"]))
         else:
-            peak = int((folder / "memory.txt").read_text()) // 2**20
-            found[name] = {**json.loads((folder / "tally.json").read_text()), "peak_memory_mb": peak}
-        print(f"{name}: {found[name]['tried']} files, {len(found[name]['crashes'])} crashes", flush=True)
-    return found
+            tally = json.loads((folder / "tally.json").read_text())
+        peak = int((folder / "memory.txt").read_text()) // 2**20 if code == 0 else None
+        found["fuzz"][name] = {**tally, "peak_memory_mb": peak}
+        print(f"{name}: {tally['tried']} files, {len(tally['crashes'])} crashes", flush=True)
 
 
-def fuzz_guided(root: Path, seconds: float, seed: int) -> dict[str, Any]:
+def fuzz_guided(root: Path, seconds: float, seed: int, found: Found) -> None:
     """The same by atheris, which looks at what code a file reaches; it ends a reader's turn at the first crash."""
-    found = {}
     for number, name in enumerate(TARGETS):
         folder = root / f"guided-{number}"
         folder.mkdir()
         share = str(seconds / len(TARGETS))
         command = [sys.executable, "-m", "tests.reliability.guided", name, share, str(seed), str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=ROOT)
         runs = re.findall(r"Done (\d+) runs", done.stderr)
         crash = [] if done.returncode == 0 else [f"exit code {done.returncode}: {_last_error(done.stderr)}"]
-        found[name] = {"tried": int(runs[-1]) if runs else 0, "crashes": crash}
-        print(f"{name}, guided: {found[name]['tried']} files, {crash or 'no crash'}", flush=True)
-    return found
+        found["guided"][name] = {"tried": int(runs[-1]) if runs else 0, "crashes": crash}
+        print(f"{name}, guided: {found['guided'][name]['tried']} files, {crash or 'no crash'}", flush=True)
 
 
 def _last_error(text: str) -> str:
@@ -153,53 +209,108 @@ def _last_error(text: str) -> str:
     return " / ".join(lines[-3:])[:500]
 
 
-def write_results(found: dict[str, Any], folder: Path) -> None:
+def failures_of(found: Found) -> list[str]:
+    """All that went wrong, a line each."""
+    listed = [*found["kills"]["failures"], *found["kills"]["lost"], *found["disk"].get("failures", [])]
+    for tally in found["inputs"].values():
+        listed += [*tally["failures"], *(f"outside of the target: {place}" for place in tally["outside"])]
+    listed += [f"outside of the target: {place}" for place in found["home"]]
+    listed += [found[name] for name in ("inputs_failed", "broken") if name in found]
+    for name, tally in [*found["fuzz"].items(), *found["guided"].items()]:
+        listed += [f"{name}: {crash[:300]}" for crash in tally["crashes"][:5]]
+    return listed
+
+
+def _tried(found: Found) -> Iterator[str]:
+    """The rows of the first table: what was tried, and survived."""
+    kills, disk = found["kills"], found["disk"]
+    yield _row("kill -9 at a random moment, then resume: the same bits", kills["kills"], len(kills["failures"]))
+    yield _row(
+        "of these, after a checkpoint was saved: it is there and whole", kills["checkpoints"], len(kills["lost"])
+    )
+    full = int(disk["tried"])
+    yield _row("a disk that fills up while saving, then resume: the same bits", full, int(bool(disk.get("failures"))))
+    for name, tally in found["inputs"].items():
+        yield _row(f"tests of {INPUT_SUITES[name]} (`{name}.py`)", tally["tests"], len(tally["failures"]))
+    commands = sum(tally["commands"] for tally in found["inputs"].values())
+    yield _row(
+        "commands in these tests: no traceback",
+        commands,
+        sum(tally["tracebacks"] for tally in found["inputs"].values()),
+    )
+    outside = sum(len(tally["outside"]) for tally in found["inputs"].values()) + len(found["home"])
+    writes = sum(tally["writes"] for tally in found["inputs"].values())
+    yield _row("files made, changed or removed in these tests: none outside of the target", writes, outside)
+    tallies = [*found["fuzz"].values(), *found["guided"].values()]
+    inputs, crashes = sum(tally["tried"] for tally in tallies), sum(len(tally["crashes"]) for tally in tallies)
+    yield _row("damaged files given to readers: read or refused", inputs, crashes)
+
+
+def _row(what: str, tried: int, failed: int) -> str:
+    return f"| {what} | {tried:,} | {tried - failed:,} |"
+
+
+def _readers(found: Found) -> Iterator[str]:
+    """The rows of the second table: the readers under damaged files."""
+    for name, tally in found["fuzz"].items():
+        row = [name, f"{tally['tried']:,}", f"{tally['read']:,}", f"{tally['refused']:,}", len(tally["crashes"])]
+        beside = found["guided"].get(name)
+        row += [f"{tally['slowest']:.2f}", tally["peak_memory_mb"]]
+        row += [f"{beside['tried']:,}", len(beside["crashes"])] if beside else ["", ""]
+        yield "| " + " | ".join(map(str, row)) + " |"
+
+
+def write_results(found: Found, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     (folder / "reliability.json").write_text(json.dumps(found, indent=1) + "\n")
-    kills, disk, fuzzed, guided = found["kills"], found["disk"], found["fuzz"], found["guided"]
-    tallies = [*fuzzed.values(), *guided.values()]
-    crashes, inputs = sum(len(tally["crashes"]) for tally in tallies), sum(tally["tried"] for tally in tallies)
+    kills, disk, failures = found["kills"], found["disk"], failures_of(found)
+    at = ", ".join(f"{count} {kind} (of {kills['of'][kind]})" for kind, count in sorted(kills["at"].items()))
     lines = [
         "# Reliability: one run of the soak",
         "",
         f"`{found['command']}` on {found['machine']}, torch {found['torch']}, {found['made']}; "
         f"{found['seconds']:.0f} s. Promises and tests: [docs/reliability.md](../docs/reliability.md).",
+        *(["", "It was stopped before its end: the figures are of what was done until then."] * found["stopped"]),
         "",
         "| | tried | survived |",
         "|---|---|---|",
-        f"| kill -9 at a random moment, then resume: the same bits | {kills['kills']} | "
-        f"{kills['kills'] - len(kills['failures'])} |",
-        f"| a disk that fills up while saving, then resume: the same bits | {int(disk['tried'])} | "
-        f"{int(disk['tried'] and not disk['failures'])} |",
-        f"| damaged files given to readers: read or refused | {inputs:,} | {inputs - crashes:,} |",
+        *_tried(found),
         "",
-        f"Moments of the kills, of {kills['moments']} in a run: "
-        + ", ".join(f"{count} {kind}" for kind, count in sorted(kills["at"].items()))
-        + ".",
+        f"Moments of the kills, of {kills['moments']} in a run: {at or 'none'}.",
+        "",
+        "What the tests write is seen through Python's audit events, in the process of the commands "
+        "(`tests/reliability/witness.py`); the folder of the user is looked at besides.",
         "",
         f"Fuzzer: {found['fuzzer']}",
         "",
         "| reader | files | read | refused | crashes | slowest, s | peak memory, MB | by atheris: files | crashes |",
         "|---|---|---|---|---|---|---|---|---|",
+        *_readers(found),
+        *([] if disk["tried"] else ["", f"The full disk was not tried: {disk['reason']}."]),
+        "",
+        "Failures: none." if not failures else "Failures:",
+        *(f"- `{failure}`" for failure in failures),
     ]
-    for name, tally in fuzzed.items():
-        row = [name, f"{tally['tried']:,}", f"{tally['read']:,}", f"{tally['refused']:,}", len(tally["crashes"])]
-        beside = guided.get(name)
-        row += [f"{tally['slowest']:.2f}", tally["peak_memory_mb"]]
-        row += [f"{beside['tried']:,}", len(beside["crashes"])] if beside else ["", ""]
-        lines.append("| " + " | ".join(map(str, row)) + " |")
-    failures = [*kills["failures"], *disk.get("failures", [])]
-    both = [*fuzzed.items(), *guided.items()]
-    failures += [f"{name}: {crash[:300]}" for name, tally in both for crash in tally["crashes"][:5]]
-    if not disk["tried"]:
-        lines += ["", f"The full disk was not tried: {disk['reason']}."]
-    lines += ["", "Failures: none." if not failures else "Failures:", *(f"- `{failure}`" for failure in failures)]
     (folder / "reliability.md").write_text("\n".join(lines) + "\n")
+
+
+def soak(root: Path, options: argparse.Namespace, guided: bool, found: Found) -> None:
+    """One part after the other; `found` has at any time what is known."""
+    try_inputs(root, found)
+    kill_often(root, options.kills, options.seed, found)
+    fill_disk(root, found)
+    fuzz_all(root, options.fuzz_seconds, options.seed, found)
+    if guided:
+        fuzz_guided(root, options.guided_seconds, options.seed, found)
+
+
+def stop(signum: int, frame: FrameType | None) -> None:
+    raise Stopped
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The long run of the reliability tests.")
-    parser.add_argument("--kills", type=int, default=30, help="runs to kill (default 30)")
+    parser.add_argument("--kills", type=int, default=32, help="runs to kill (default 32: 8 of each kind of moment)")
     parser.add_argument("--fuzz-seconds", type=float, default=1800, help="for all readers together (default 1800)")
     parser.add_argument("--guided-seconds", type=float, default=1800, help="the same by atheris, if it is installed")
     parser.add_argument("--seed", type=int, default=0)
@@ -207,30 +318,38 @@ def main() -> None:
     options = parser.parse_args()
     start = time.monotonic()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory(prefix="carl-soak-") as name:
-        root = Path(name)
-        os.environ["CARL_CACHE"] = str(root / "cache")
-        found = {
-            "command": f"python -m tests.reliability.soak --kills {options.kills} --fuzz-seconds "
-            f"{options.fuzz_seconds:g} --guided-seconds {options.guided_seconds:g} --seed {options.seed}",
-            "kills": kill_often(root, options.kills, options.seed),
-            "disk": fill_disk(root),
-            "fuzz": fuzz_all(root, options.fuzz_seconds, options.seed),
-        }
-        guided = options.guided_seconds > 0 and importlib.util.find_spec("atheris") is not None
-        found["guided"] = fuzz_guided(root, options.guided_seconds, options.seed) if guided else {}
+    guided = options.guided_seconds > 0 and importlib.util.find_spec("atheris") is not None
+    found: Found = {
+        "command": f"python -m tests.reliability.soak --kills {options.kills} --fuzz-seconds "
+        f"{options.fuzz_seconds:g} --guided-seconds {options.guided_seconds:g} --seed {options.seed}",
+        "inputs": {},
+        "home": [],
+        "kills": {"kills": 0, "moments": 0, "of": {}, "at": {}, "checkpoints": 0, "lost": [], "failures": []},
+        "disk": {"tried": False, "reason": "it was not reached"},
+        "fuzz": {},
+        "guided": {},
+        "stopped": False,
+    }
+    for name in ("SIGTERM", "SIGINT"):
+        signal.signal(getattr(signal, name), stop)
+    print(f"process {os.getpid()}; stopped by SIGTERM it writes what it has found", flush=True)
+    with tempfile.TemporaryDirectory(prefix="carl-soak-", ignore_cleanup_errors=True) as name:
+        try:
+            soak(Path(name), options, guided, found)
+        except Stopped:
+            found["stopped"] = True
+        except Exception:  # a fault of the soak itself; what it found before that is not lost
+            found["broken"] = " ".join(traceback.format_exc().split())[-1000:]
     found |= {
         "seconds": time.monotonic() - start,
         "made": time.strftime("%Y-%m-%d"),
         "machine": f"{platform.platform()}, {os.cpu_count()} cores",
         "torch": torch.__version__,
         "fuzzer": "ours, seeded and blind to coverage (tests/reliability/fuzzing.py)"
-        + ("; then atheris, guided by coverage." if guided else "; atheris was not run."),
+        + ("; then atheris, guided by coverage." if found["guided"] else "; atheris was not run."),
     }
     write_results(found, options.out)
-    failures = found["kills"]["failures"] or found["disk"].get("failures")
-    tallies = [*found["fuzz"].values(), *found["guided"].values()]
-    sys.exit(1 if failures or any(tally["crashes"] for tally in tallies) else 0)
+    sys.exit(1 if failures_of(found) else 0)
 
 
 if __name__ == "__main__":

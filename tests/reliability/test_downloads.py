@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import pickle
 import tarfile
 import threading
@@ -132,6 +133,20 @@ def test_a_partial_download_of_a_killed_process_is_not_taken_for_whole(server: s
     (tmp_path / ".partial-abc" / "cifar-10-batches-py").mkdir(parents=True)
     folder = unpacked(archive(f"{server}/whole"), tmp_path, silent)
     assert (folder / "test_batch").is_file()
+
+
+def test_what_killed_downloads_left_is_removed_once_it_is_old(server: str, tmp_path: Path):
+    foreign = tmp_path / ".partial-of-another-program"
+    foreign.mkdir()
+    for age in ("old", "young"):
+        (tmp_path / f".cifar.tar.gz.{age}.partial").write_bytes(CONTENT[:100])
+        (tmp_path / f".partial-cifar-10-batches-py-{age}").mkdir()
+    for path in (foreign, *tmp_path.glob("*old*")):
+        os.utime(path, (10**9, 10**9))
+    unpacked(archive(f"{server}/whole"), tmp_path, silent)
+    assert not list(tmp_path.glob("*old*"))
+    assert len(list(tmp_path.glob("*young*"))) == 2
+    assert foreign.exists()
 
 
 def test_the_weights_of_timm_without_a_network_say_what_to_do(

@@ -12,7 +12,8 @@ def test_damaged_files_are_read_or_refused_and_never_crash(name: str):
     tally = fuzz(name, seed=1, seconds=1.5, most=150)
     assert tally.crashes == []
     assert tally.read > 0  # the whole ones
-    assert tally.read < tally.tried or name == "packed store"  # whose reader says None, and the images are packed anew
+    # Of a packed store the reader says None, and the images are packed anew; of metrics it leaves lines out.
+    assert tally.read < tally.tried or name in ("packed store", "metrics.jsonl")
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import ctypes
 import io
 import json
@@ -24,7 +25,7 @@ import torch
 from PIL import EpsImagePlugin
 from safetensors.torch import load_file
 
-from carl.data.decode import DecodeError, decode, strict_decoding
+from carl.data.decode import DecodeError, decode, image_size, strict_decoding
 from carl.data.download import Archive, unpacked
 from carl.data.pickles import load_pickle
 from carl.data.tiff import read_bands
@@ -33,7 +34,7 @@ from carl.inference.trained import load_trained
 from carl.models.encoders import read_weights
 from carl.training.checkpoints import load_checkpoint
 from tests.reliability.conftest import assert_refused, call, listed
-from tests.reliability.world import copy_run, encoded, npy_header, png_header
+from tests.reliability.world import copy_run, encoded, npy_header, png_file, png_header
 
 MEGABYTE = 2**20
 BOUND = 200 * MEGABYTE  # of memory that a hostile file of some kilobytes may take
@@ -57,8 +58,8 @@ def target(tmp_path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def bounded() -> Iterator[None]:
-    """Fails if the process has grown beyond BOUND inside, at its largest."""
+def bounded(bound: int = BOUND) -> Iterator[None]:
+    """Fails if the process has grown by more than `bound` bytes inside, at its largest."""
     if not sys.platform.startswith("linux"):
         yield
         return
@@ -68,7 +69,7 @@ def bounded() -> Iterator[None]:
     Path("/proc/self/clear_refs").write_text("5")  # the largest size so far becomes the present one
     yield
     grown = _status("VmHWM") - before
-    assert grown < BOUND, f"{grown / MEGABYTE:.0f} MB"
+    assert grown < bound, f"{grown / MEGABYTE:.0f} MB"
 
 
 def _status(name: str) -> int:
@@ -267,6 +268,17 @@ def test_image_bombs_take_no_memory():
         assert read_bands(small).shape == (1000, 1000, 5)  # what it states is all that is inflated
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("colours", "depth", "channels"), [(2, 8, 3), (6, 8, 4), (0, 16, 1), (4, 8, 2)])
+def test_an_image_of_the_most_pixels_takes_less_than_800_mb(colours: int, depth: int, channels: int):
+    side = 9_400
+    row = zlib.compressobj(1)
+    data = b"".join(row.compress(bytes(1 + side * channels * depth // 8)) for _ in range(side)) + row.flush()
+    bomb = png_file(struct.pack(">IIBBBBB", side, side, depth, colours, 0, 0, 0), data)
+    with bounded(800 * MEGABYTE), strict_decoding():
+        assert decode(bomb, (96, 96)).shape == (96, 96, 3)
+
+
 def zip_of(**members: tuple[bytes, int]) -> bytes:
     """A zip file of members that are given deflated, with the size that they inflate to."""
     body, directory = b"", b""
@@ -302,11 +314,31 @@ def test_array_bombs_take_no_memory(tmp_path: Path):
         call(tmp_path, "data", "prepare", "names.npz")  # the images are fine; the names are not read
 
 
-def test_pickle_bombs_take_no_memory(tmp_path: Path):
+def nested(levels: int) -> list[Any]:
+    """Few lists, each twice in the next: written out or made an array, they are 2**levels."""
     shared: list[Any] = []
-    for _ in range(60):
+    for _ in range(levels):
         shared = [shared, shared]
+    return shared
+
+
+class Calls:
+    """Pickled as a call of a function with these arguments."""
+
+    def __init__(self, function: Any, *arguments: Any) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def test_pickle_bombs_take_no_memory(tmp_path: Path):
+    shared, reconstruct = nested(60), np.zeros(1).__reduce__()[0]
     bombs = {
+        "type": pickle.dumps(Calls(np.dtype, nested(27)), 4),
+        "subtype": pickle.dumps(Calls(reconstruct, nested(27), (0,), b"b"), 4),
+        "codec": pickle.dumps(Calls(codecs.encode, "x", nested(27)), 4),
+        "hidden": pickle.dumps(Calls(np.ndarray, nested(27)), 4),
         "shared": pickle.dumps(shared, 4),
         "memo": b"\x80\x02]r\xff\xff\xff\x7f.",
         "memo-text": b"(lp2000000000\n.",
@@ -326,11 +358,65 @@ def test_pickle_bombs_take_no_memory(tmp_path: Path):
                 load_pickle(path)
 
 
-def test_a_parquet_bomb_takes_no_memory(tmp_path: Path):
-    table = pa.table({"image": pa.array([bytes(300 * MEGABYTE)], pa.binary())})
+@pytest.mark.parametrize("place", ["names", "data", "labels", "label"])
+def test_pickled_batches_with_lists_in_lists_take_no_memory(tmp_path: Path, place: str):
+    shared = nested(27)
+    values: dict[str, Any] = {"label_names": ["a"], "data": np.zeros((2, 3072), np.uint8), "labels": [0, 0]}
+    hostile = {"names": ("label_names", [shared]), "label": ("labels", [0, shared])}
+    key, value = hostile.get(place, (place, shared))
+    for name in ("data_batch_1", "test_batch", "batches.meta"):
+        (tmp_path / name).write_bytes(pickle.dumps({**values, key: value}, 2))
+    with bounded():
+        done = call(tmp_path, "data", "prepare", tmp_path)
+    assert_refused(done, ["batches.meta" if place == "names" else "data_batch_1"])
+
+
+def test_names_of_classes_that_unpack_to_gigabytes_take_no_memory(tmp_path: Path):
+    names, batch = ["x" * MEGABYTE] * 60_000, {"data": np.zeros((2, 3072), np.uint8), "fine_labels": [0, 1]}
+    (tmp_path / "meta").write_bytes(pickle.dumps({"fine_label_names": names}, 4))
+    for name in ("train", "test"):
+        (tmp_path / name).write_bytes(pickle.dumps(batch, 2))
+    images, letters = npy_header((4, 8, 8, 3)), npy_header((5 * ZEROS,), "<U1")
+    deflated = zip_of(
+        images=(zeros(1, images), len(images) + ZEROS), class_names=(zeros(20, letters), len(letters) + 20 * ZEROS)
+    )
+    (tmp_path / "a.npz").write_bytes(deflated)
+    with bounded():
+        assert_refused(call(tmp_path, "data", "prepare", tmp_path), ["60000 classes", "shorter names"])
+        assert_refused(call(tmp_path, "data", "prepare", "a.npz"), ["a.npz[class_names]", "too large"])
+
+
+def test_large_files_take_no_memory(tmp_path: Path):
+    photos = tmp_path / "photos"
+    photos.mkdir()
+    for name, head in {"a.jpg": b"\xff\xd8\xff", "b.webp": b"RIFF\xff\xff\xff\xffWEBPVP8L", "c.png": b""}.items():
+        with open(photos / name, "wb") as file:
+            file.write(head)
+            file.truncate(2**31)  # of which nothing lies on the disk
+    with bounded():
+        assert_refused(call(tmp_path, "data", "prepare", "photos"), ["none of the 3 files", "2,147,483,648 bytes"])
+        assert [image_size(path) for path in photos.iterdir()] == [None] * 3
+
+
+def test_a_gallery_that_unpacks_to_gigabytes_takes_no_memory(run: Path, tmp_path: Path):
+    copy = copy_run(run, tmp_path / "run")
+    head = npy_header((80 * ZEROS,))
+    (copy / "gallery.npz").unlink()
+    (copy / "gallery.npz").write_bytes(zip_of(embeddings=(zeros(80, head), len(head) + 80 * ZEROS)))
+    with bounded():
+        assert_refused(call(tmp_path, "report", "run"), ["gallery.npz", "at most"])
+
+
+@pytest.mark.parametrize("column", ["image", "label"])
+def test_a_parquet_bomb_takes_no_memory(tmp_path: Path, column: str):
+    zeros = pa.array([bytes(300 * MEGABYTE)], pa.binary())
+    image = zeros if column == "image" else pa.array([b"x"], pa.binary())
+    table = pa.table({"image": image, "label": ["a"] if column == "image" else zeros.cast(pa.string())})
+    del zeros, image
     pq.write_table(table, tmp_path / "a.parquet", compression="zstd", use_dictionary=False, write_statistics=False)
     del table
     assert (tmp_path / "a.parquet").stat().st_size < MEGABYTE
+    pa.default_memory_pool().release_unused()
     with bounded():
         assert_refused(call(tmp_path, "data", "prepare", "a.parquet"), ["a.parquet", "smaller"])
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from carl.data.batches import Batch, Batches
 from carl.data.python import list_python
 from carl.errors import UserError
+from carl.evaluation.health import rank_me
 from carl.methods.base import Method
 from carl.training import loop
 from carl.training.loop import Trainer
@@ -86,6 +87,36 @@ def test_a_gradient_that_is_not_finite_is_caught_at_its_step_although_the_loss_i
 
     spoil(monkeypatch, change)
     assert_caught(tmp_path, train(tmp_path, small_data), "gradient")
+
+
+def change_after_the_update(monkeypatch: pytest.MonkeyPatch, change: Callable[[nn.Module], object]) -> None:
+    """Once a step of the second epoch is done, and its loss and gradient have been looked at."""
+    plain = Trainer._look_at_step
+
+    def look(trainer: Trainer, batch: Batch) -> None:
+        plain(trainer, batch)
+        if trainer.step == BAD_STEP:
+            change(trainer.method)
+
+    monkeypatch.setattr(Trainer, "_look_at_step", look)
+
+
+@BAD
+def test_averages_kept_beside_the_weights_are_not_saved_when_they_are_not_finite(
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
+):
+    def spoil(method: nn.Module) -> None:
+        next(value for name, value in method.named_buffers() if "running_mean" in name).fill_(bad)
+
+    change_after_the_update(monkeypatch, spoil)
+    done = train(tmp_path, small_data)
+    assert_refused(done, ["averages kept beside them, are not finite", "run/checkpoint.pt"])
+    assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] == 6
+
+
+def test_features_that_are_not_finite_have_no_rank():
+    with pytest.raises(UserError, match="features are not finite"):
+        rank_me(torch.tensor([[1.0, float("inf")], [0.0, 1.0]]))
 
 
 def test_views_that_are_not_finite_name_their_images(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

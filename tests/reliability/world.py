@@ -33,12 +33,14 @@ def encoded(form: str = "PNG", height: int = 40, width: int = 40) -> bytes:
 
 def png_header(width: int, height: int) -> bytes:
     """A PNG that states a size and has hardly any pixels."""
+    return png_file(struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), zlib.compress(bytes(100)))
 
+
+def png_file(header: bytes, data: bytes) -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
 
@@ -141,6 +143,7 @@ def make_arrays(world: Path) -> None:
     np.savez(world / "four.npz", x_train=pixels(12, 8, 4), y_train=labels, x_test=pixels(12, 8, 4), y_test=labels)
     np.savez(world / "sizes.npz", x_train=images, y_train=labels, x_test=pixels(12, 9), y_test=labels)
     np.savez(world / "tiny.npz", images=pixels(12, 1))
+    np.savez(world / "names.npz", images=images, labels=labels, class_names=np.array(["a"] * 70_000))
     np.savez(world / "objects.npz", images=np.array([{"a": 1}], object))
     (world / "text.npz").write_text("text")
     (world / "zero.npz").write_bytes(b"")
@@ -165,6 +168,13 @@ def make_parquet(world: Path) -> None:
     pq.write_table(pa.table({"image": [b"no", b"image"]}), world / "garbage.parquet")
     huge = pa.table({"image": images, "label": pa.array([2**64 - 1] * 4, pa.uint64())})
     pq.write_table(huge, world / "labels.parquet")
+    numbered = [{"bytes": images[0] if row == 0 else b"no image", "path": row} for row in range(12)]
+    pq.write_table(pa.table({"image": numbered}), world / "paths.parquet")
+    many = pa.table({"image": [b"x"] * 70_000, "label": [f"{row}" for row in range(70_000)]})
+    pq.write_table(many, world / "many.parquet")
+    (world / "mixed-parquet").mkdir()
+    pq.write_table(pa.table({"image": [{"bytes": images[0]}]}), world / "mixed-parquet" / "0.parquet")
+    pq.write_table(pa.table({"image": images}), world / "mixed-parquet" / "1.parquet")
 
 
 def make_tars(world: Path) -> None:
@@ -204,10 +214,48 @@ def make_official(world: Path) -> None:
     (cifar("cifar-shape") / "data_batch_1").write_bytes(pickle.dumps(short, 2))
     many = {"data": np.zeros((2, 3072), np.uint8), "labels": [0, 7]}
     (cifar("cifar-labels") / "data_batch_1").write_bytes(pickle.dumps(many, 2))
-    (world / "stl-cut").mkdir()
-    (world / "stl-cut" / "train_X.bin").write_bytes(bytes(1000))
-    (world / "tiny-missing").mkdir()
-    (world / "tiny-missing" / "wnids.txt").write_text("n01\n")
+    for name, meta in {"number": 5, "numbers": [1, 2], "bytes": [b"a"]}.items():
+        (cifar(f"cifar-names-{name}") / "batches.meta").write_bytes(pickle.dumps({"label_names": meta}, 2))
+    batches: dict[str, tuple[object, object]] = {
+        "number": (5, [0]),
+        "flat": (np.zeros(5, np.uint8), [0]),
+        "none": (np.zeros((0, 3072), np.uint8), np.zeros(0, np.int64)),
+        "ragged": (np.zeros((2, 3072), np.uint8), [[0], [1, 2]]),
+        "words": (np.zeros((2, 3072), np.uint8), ["a", "b"]),
+        "label": (np.zeros((2, 3072), np.uint8), 5),
+        "huge": (np.zeros((2, 3072), np.uint8), [0, 2**70]),
+    }
+    for name, (data, numbers) in batches.items():
+        batch = pickle.dumps({"data": data, "labels": numbers}, 2)
+        (cifar(f"cifar-batch-{name}") / "data_batch_1").write_bytes(batch)
+
+    def folder(name: str, files: dict[str, bytes]) -> None:
+        for file, content in files.items():
+            (world / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (world / name / file).write_bytes(content)
+
+    stl = {"train_X.bin": bytes(2 * 3 * 96**2)}
+    folder("stl-cut", {"train_X.bin": bytes(1000)})
+    folder("stl-empty", {"train_X.bin": b""})
+    folder("stl-latin1", {**stl, "class_names.txt": b"K\xfcche"})
+    folder("stl-labels", {**stl, "train_y.bin": bytes(100_000)})
+    folder("stl-letters", {**stl, "fold_indices.txt": b"0 1\none two\n"})
+    folder("stl-digits", {**stl, "fold_indices.txt": b"9" * 5000})
+    tiny = {"wnids.txt": b"n01\n", "val/val_annotations.txt": b"a.JPEG\tn01\n"}
+    tiny |= {"train/n01/images/a.JPEG": encoded("JPEG"), "val/images/a.JPEG": encoded("JPEG")}
+    folder("tiny-missing", {"wnids.txt": b"n01\n"})
+    for number, file in enumerate(("wnids.txt", "words.txt", "val/val_annotations.txt")):
+        folder(f"tiny-latin1-{number}", {**tiny, file: b"n01\tK\xfcche\n"})
+    folder("tiny-outside", {**tiny, "val/val_annotations.txt": b"../../../secret.JPEG\tn01\n"})
+    folder("tiny-long", {**tiny, "words.txt": bytes(17 * 2**20)})
+    good = {"data": np.zeros((2, 12), np.uint8), "labels": [1, 2]}
+    for number, line in enumerate((b"n01 1\n", b"n01 one fox\n", b"n01 " + b"9" * 5000 + b" fox\n", b"\xfc 1 fox\n")):
+        folder(f"imagenet-line-{number}", {"train_data_batch_1": pickle.dumps(good, 2), "map_clsloc.txt": line})
+    shapes = {"scalar": np.uint8(3), "none": np.zeros((0, 12), np.uint8), "more": np.zeros((3, 12), np.uint8)}
+    shapes |= {"fewer": np.zeros((1, 12), np.uint8), "floats": np.zeros((2, 12))}
+    for name, data in shapes.items():
+        (world / f"imagenet-{name}").mkdir()
+        np.savez(world / f"imagenet-{name}" / "train_data_batch_1.npz", data=data, labels=np.array([1, 2]))
 
 
 def make_weights(world: Path, run: Path) -> None:

@@ -13,6 +13,9 @@ from typing import IO
 import numpy as np
 
 from carl.data.listing import (
+    LARGEST_IMAGE,
+    MAX_CLASSES,
+    MOST_LETTERS,
     ArraySplit,
     Listing,
     MappedSplit,
@@ -28,9 +31,8 @@ IMAGE_KEYS = ("images", "image", "x", "data", "pixels", "imgs", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "target", "arr_1")
 _BLOCK_BYTES = 16 * 2**20
 _MOST_CHANNELS = 16  # an axis up to this long may hold channels
-_LARGEST_IMAGE = 256 * 2**20  # bytes, as in data/tar.py; a row is read at once
 _LARGEST_COLUMNS = 2 * 2**30  # bytes of an array with columns first, which has to be read whole
-_LARGEST_SMALL = 512 * 2**20  # bytes of labels and names: those of 64 million images
+_LARGEST_SMALL = 512 * 2**20  # bytes of labels: those of 64 million images
 _LARGEST_MEMBER = 2**48  # bytes, which no disk holds
 _UNREADABLE = (
     KeyError, ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError, RuntimeError, SyntaxError,
@@ -118,9 +120,9 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
         array = array[..., None]
     if array.ndim != 4 or 0 in array.shape:
         raise UserError(f"{where} has the shape {array.shape}; images are (N, H, W, C) or (N, H, W), at least one")
-    if array.shape[1] * array.shape[2] * array.shape[3] > _LARGEST_IMAGE:
+    if array.shape[1] * array.shape[2] * array.shape[3] > LARGEST_IMAGE:
         raise UserError(
-            f"{where} has the shape {array.shape}; images are of at most {_LARGEST_IMAGE} bytes: save smaller ones"
+            f"{where} has the shape {array.shape}; images are of at most {LARGEST_IMAGE} bytes: save smaller ones"
         )
     first, last = array.shape[1], array.shape[3]
     if last > _MOST_CHANNELS >= first or (first in (1, 3) and last not in (1, 3, 4) and last > first):
@@ -171,10 +173,13 @@ def _npz_class_names(path: Path, keys: list[str]) -> tuple[str, ...]:
     if key is None:
         return ()
     try:
-        names = npz_array(path, key)
+        shape, dtype = _npz_header(path, key)
     except UserError:  # an object array, perhaps: not worth unpickling
         return ()
-    return tuple(str(value) for value in names) if names.ndim == 1 and names.dtype.kind in "US" else ()
+    if len(shape) != 1 or dtype.kind not in "US":
+        return ()
+    names = npz_array(path, key, 4 * MOST_LETTERS)[: MAX_CLASSES + 1]  # with one too many, which Listing refuses
+    return tuple(str(value) for value in names)
 
 
 def _npz_split(path: Path, key: str, labels_key: str | None) -> ArraySplit:
@@ -212,10 +217,10 @@ def _npz_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
     return shape, dtype
 
 
-def npz_array(path: Path, key: str) -> np.ndarray:
-    """A small array of an .npz file."""
+def npz_array(path: Path, key: str, largest: int = _LARGEST_SMALL) -> np.ndarray:
+    """An array of an .npz file that takes at most `largest` bytes."""
     shape, dtype = _npz_header(path, key)
-    if math.prod(shape) * dtype.itemsize > _LARGEST_SMALL:
+    if math.prod(shape) * dtype.itemsize > largest:
         raise UserError(f"{path}[{key}] has the shape {shape}, too large for labels or names; save it again")
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -232,6 +237,8 @@ def npz_rows(path: Path, key: str) -> Iterator[np.ndarray]:
         with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
             shape, fortran_order, dtype = _read_header(member, f"{path}[{key}]")
             row_bytes = math.prod(shape[1:]) * dtype.itemsize
+            if not shape or row_bytes > LARGEST_IMAGE:
+                raise UserError(f"{path}[{key}] has the shape {shape}; save rows of at most {LARGEST_IMAGE} bytes")
             if fortran_order and row_bytes * shape[0] > _LARGEST_COLUMNS:
                 raise UserError(f"{path}[{key}] has its columns first; save it again with numpy.ascontiguousarray")
             if fortran_order:  # columns first: no block of rows lies together

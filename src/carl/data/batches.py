@@ -83,18 +83,20 @@ class Batches:
         rank: int = 0,
         ranks: int = 1,
         equal_shares: bool = True,  # of every batch, as batch statistics need; else no image is left out for it
+        smallest: int = 2,  # images that the last batch is kept for: one has no batch statistics
     ) -> None:
         check_batch_size(batch_size, len(split), drop_last)
         if equal_shares:
             check_shares(batch_size, len(split), drop_last, ranks)
         self.split, self.views, self.batch_size, self.seed, self.device = split, views, batch_size, seed, device
         self.drop_last, self.rank, self.ranks, self.equal_shares = drop_last, rank, ranks, equal_shares
+        self.smallest = smallest
 
     @property
     def steps_per_epoch(self) -> int:
         """The same at any number of processes, so that a run can go on with another."""
         whole, rest = divmod(len(self.split), self.batch_size)
-        return whole + int(not self.drop_last and rest >= 2)  # one image has no batch statistics
+        return whole + int(not self.drop_last and rest >= self.smallest)
 
     def images_of_step(self, step: int) -> int:
         """How many images the batch of this step of an epoch has over all processes."""
@@ -133,10 +135,15 @@ class Batches:
     def _batch(self, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
         labels = None
         if self.split.labels is not None:
-            labels = torch.from_numpy(self.split.labels[indices.numpy()]).to(self.device, non_blocking=True)
-        pixels = [part.to(self.device, non_blocking=True) for part in pixels]
-        indices = indices.to(self.device, non_blocking=True)
+            labels = to_device(torch.from_numpy(self.split.labels[indices.numpy()]), self.device)
+        pixels = [to_device(part, self.device) for part in pixels]
+        indices = to_device(indices, self.device)
         return Batch(views_of_pixels(self.split, self.views, pixels, indices, epoch), indices, labels)
+
+
+def to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Values on the device; on CUDA, which keeps pinned memory until it is read, without waiting for it."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
 def read_pixels(split: Split, views: Views, rows: np.ndarray, epoch: int) -> list[Tensor]:

@@ -14,11 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from carl.data.listing import Content, Unusable
+from carl.data.listing import LARGEST_IMAGE, Content, Unusable
 from carl.data.tiff import has_other_bands, is_tiff, read_bands
 
 # Pillow tells formats by content and knows many more, some of which run other programs: PostScript named .jpg would be
@@ -26,6 +27,8 @@ from carl.data.tiff import has_other_bands, is_tiff, read_bands
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 AS_IS_SIDE = 256  # pixels; larger images are only decoded to be scaled, since thousands of them wait in memory
+_ORIENTATION = 0x0112
+_STRIP = 2**22  # pixels of a large image that are changed at once
 
 
 class DecodeError(Exception):
@@ -48,7 +51,7 @@ def strict_decoding() -> Iterator[None]:
         yield
 
 
-def open_image(file: Path | io.BytesIO) -> Image.Image:
+def open_image(file: BinaryIO) -> Image.Image:
     """An image of one of FORMATS, its header read."""
     return Image.open(file, formats=_installed_formats())
 
@@ -87,7 +90,8 @@ def image_size(content: Content) -> tuple[int, int] | None:
     if isinstance(content, Unusable):
         return None
     try:
-        with open_image(content if isinstance(content, Path) else io.BytesIO(content)) as image:
+        opened = open_file(content) if isinstance(content, Path) else io.BytesIO(content)
+        with opened as file, open_image(file) as image:
             return image.height, image.width
     except Exception:  # why it cannot be read is said when it is decoded
         return None
@@ -95,15 +99,28 @@ def image_size(content: Content) -> tuple[int, int] | None:
 
 def read_file(path: Path) -> bytes:
     """The content of a regular file, or why there is none."""
-    try:
-        with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # reading a pipe would wait for ever
-                raise DecodeError("not a regular file")
+    with open_file(path) as file:
+        try:
             return file.read()
+        except OSError as error:
+            raise DecodeError(error.strerror or str(error)) from error
+
+
+def open_file(path: Path) -> BinaryIO:
+    """A regular file of at most LARGEST_IMAGE bytes, or why it is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except FileNotFoundError as error:
         raise DecodeError("a link to nothing" if path.is_symlink() else "the file is gone") from error
     except OSError as error:
         raise DecodeError(error.strerror or str(error)) from error
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_IMAGE:
+        return open(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISREG(status.st_mode):
+        raise DecodeError(f"a file of {status.st_size:,} bytes, more than the {LARGEST_IMAGE:,} that are read")
+    raise DecodeError("not a regular file")  # reading a pipe would wait for ever
 
 
 def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
@@ -138,6 +155,9 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 def _upright(image: Image.Image) -> Image.Image:
     if image.format == "PNG" and "exif" not in image.info and not image.info.get("Raw profile type exif"):
         return image  # spares most PNGs a quarter of their time
+    image.load()
+    if image.getexif().get(_ORIENTATION, 1) == 1:
+        return image  # of which exif_transpose would make a copy
     return ImageOps.exif_transpose(image)
 
 
@@ -147,10 +167,21 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I") or image.mode == "F":
         return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
     if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        image = image.convert("RGBA")
-        white = Image.new("RGBA", image.size, "white")
-        return Image.alpha_composite(white, image).convert("RGB")
+        return _on_white(image)
     return image.convert("RGB")
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """Composited on white, a large image in strips: at once it would take four times its memory more."""
+    rows = max(1, _STRIP // image.width)
+    if image.height <= rows:
+        image = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+    whole = Image.new("RGB", image.size)
+    for top in range(0, image.height, rows):
+        box = (0, top, image.width, min(top + rows, image.height))
+        whole.paste(_on_white(image.crop(box)), box)
+    return whole
 
 
 def _eight_bits(values: np.ndarray) -> np.ndarray:
@@ -159,7 +190,7 @@ def _eight_bits(values: np.ndarray) -> np.ndarray:
     top = 1 if values.dtype.kind == "f" else 65535
     if not (low >= 0 and high <= top):
         raise DecodeError(f"values from {low:g} to {high:g} where 0 to {top} are expected")
-    return np.rint(values * (255 / top)).astype(np.uint8)
+    return np.stack([np.rint(row * (255 / top)).astype(np.uint8) for row in values])  # floats of all take 16 times more
 
 
 def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:

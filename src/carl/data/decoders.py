@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from enum import Enum, auto
-from itertools import islice
 from queue import SimpleQueue
 from types import TracebackType
 from typing import BinaryIO
@@ -23,11 +22,13 @@ from typing import BinaryIO
 import numpy as np
 
 from carl.data.decode import DecodeError, OversizedError, decode, strict_decoding
-from carl.data.listing import Content, EncodedImage
+from carl.data.listing import LARGEST_IMAGE, Content, EncodedImage
 from carl.data.statistics import available_cores
 
 PROCESSES_FROM = 10_000  # images; fewer are decoded before the processes are up
 _TASK_IMAGES = 32
+_TASK_BYTES = 32 * 2**20  # of images in memory, after which a task takes no more
+_BYTES_AHEAD = 2 * LARGEST_IMAGE  # of images in memory, after which none is read before its turn
 
 Shape = tuple[int, int] | None  # height and width to fit images to; None: as they are
 
@@ -41,9 +42,14 @@ class Oversized(Enum):
 Decoded = np.ndarray | str | Oversized  # pixels (H, W, C), or the reason why there are none
 
 
-def decode_all(images: Iterable[EncodedImage], count: int, shape: Shape) -> Iterator[tuple[EncodedImage, Decoded]]:
-    """Every image with what it decodes to, in order; no more than a few tasks are read ahead."""
-    cores = available_cores()
+def decode_all(
+    images: Iterable[EncodedImage], count: int, shape: Shape, sharers: int = 1
+) -> Iterator[tuple[EncodedImage, Decoded]]:
+    """Every image with what it decodes to, in order; no more than a few tasks are read ahead.
+
+    So many processes of this machine do the same and share the cores.
+    """
+    cores = max(1, available_cores() // sharers)
     with strict_decoding(), ExitStack() as stack:
         processes: SimpleQueue[_DecoderProcess] | None = None
         if cores > 1 and count >= PROCESSES_FROM and sys.executable:
@@ -51,21 +57,42 @@ def decode_all(images: Iterable[EncodedImage], count: int, shape: Shape) -> Iter
             for _ in range(cores):
                 processes.put(stack.enter_context(_DecoderProcess()))
         pool = stack.enter_context(ThreadPoolExecutor(cores))
-        iterator = iter(images)
-        batches = iter(lambda: list(islice(iterator, _TASK_IMAGES)), [])
+        batches, ahead = _tasks(images), 0
         waiting: deque[tuple[list[EncodedImage], Future[list[Decoded]]]] = deque()
         try:
             while True:
-                for batch in islice(batches, 3 * cores - len(waiting)):
+                while len(waiting) < 3 * cores and ahead < _BYTES_AHEAD and (batch := next(batches, [])):
                     contents = [image.content for image in batch]
                     waiting.append((batch, pool.submit(_decode_some, contents, shape, processes)))
+                    ahead += sum(map(_bytes, batch))
                 if not waiting:
                     return
                 batch, task = waiting.popleft()
                 yield from zip(batch, task.result(), strict=True)
+                ahead -= sum(map(_bytes, batch))
         finally:
             for _, task in waiting:
                 task.cancel()
+
+
+def _tasks(images: Iterable[EncodedImage]) -> Iterator[list[EncodedImage]]:
+    """_TASK_IMAGES at a time, or fewer where they are large."""
+    task: list[EncodedImage] = []
+    size = 0
+    for image in images:
+        task.append(image)
+        size += _bytes(image)
+        if len(task) == _TASK_IMAGES or size >= _TASK_BYTES:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task
+
+
+def _bytes(image: EncodedImage) -> int:
+    """That the image takes while it waits; a file takes none."""
+    content = image.content
+    return content.nbytes if isinstance(content, np.ndarray) else len(content) if isinstance(content, bytes) else 0
 
 
 def _decode_some(

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from carl.data.listing import Progress
+from carl.data.store import remove_abandoned
 from carl.errors import UserError
 
 _TIMEOUT = 30  # seconds without an answer
@@ -38,6 +39,7 @@ class Archive:
 def fetch(archive: Archive, root: Path, progress: Progress) -> Path:
     """The archive in `root`, downloaded if it is not there; whole either way."""
     path = root / archive.filename
+    remove_abandoned(root.glob(f".{archive.filename}.*.partial"))
     if not path.exists():
         _download(archive, path, progress)
     elif (found := _md5(path)) != archive.md5:
@@ -51,10 +53,11 @@ def fetch(archive: Archive, root: Path, progress: Progress) -> Path:
 def unpacked(archive: Archive, root: Path, progress: Progress) -> Path:
     """The folder that a tar archive unpacks to, as torchvision lays it out in the same `root`."""
     folder = root / archive.folder
+    remove_abandoned(root.glob(f".partial-{archive.folder}-*"))
     if folder.is_dir():
         return folder
     path = fetch(archive, root, progress)
-    with tempfile.TemporaryDirectory(prefix=".partial-", dir=root) as temporary:
+    with tempfile.TemporaryDirectory(prefix=f".partial-{archive.folder}-", dir=root) as temporary:
         _unpack_tar(path, Path(temporary))
         made = Path(temporary) / archive.folder
         if not made.is_dir():

@@ -6,13 +6,18 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from carl.errors import UserError
+
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many (0: unknown)
+LARGEST_IMAGE = 256 * 2**20  # bytes of an image file; more than any photo, less than what hurts
+MAX_CLASSES = 2**16
+MOST_LETTERS = 2**24  # of the names of all classes: 256 for each of the most that there may be
 _CALL_EVERY = 0.1  # seconds
 
 
@@ -84,6 +89,19 @@ class Listing:
     folds: tuple[np.ndarray, ...] = ()
     opened: str = "train"
     notes: tuple[str, ...] = field(default=())
+
+    def __post_init__(self) -> None:
+        check_class_names(self.class_names, self.name)
+
+
+def check_class_names(names: Collection[str], where: str) -> None:
+    """Refuse more or longer names of classes than data sets have: a few bytes, compressed, can ask for any number."""
+    letters = sum(map(len, names))
+    if len(names) > MAX_CLASSES or letters > MOST_LETTERS:
+        raise UserError(
+            f"{where} names at least {len(names)} classes in {letters} letters; at most {MAX_CLASSES} classes and "
+            f"{MOST_LETTERS} letters are read: use fewer classes or shorter names"
+        )
 
 
 def throttled(progress: Progress) -> Progress:

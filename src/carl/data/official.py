@@ -16,10 +16,20 @@ from typing import Any
 import numpy as np
 
 from carl.data.arrays import as_labels, npz_array, npz_rows
+from carl.data.decode import DecodeError, open_file
 from carl.data.download import Archive, check_member, fetch, unpacked
-from carl.data.listing import ArraySplit, Content, EncodedImage, EncodedSplit, Listing, Progress, Unusable, files_key
+from carl.data.listing import (
+    LARGEST_IMAGE,
+    ArraySplit,
+    Content,
+    EncodedImage,
+    EncodedSplit,
+    Listing,
+    Progress,
+    Unusable,
+    files_key,
+)
 from carl.data.pickles import load_pickle
-from carl.data.tar import LARGEST_IMAGE
 from carl.errors import UserError
 
 CIFAR10 = Archive(
@@ -47,6 +57,7 @@ IMAGENET64_BATCH = re.compile(r"train_data_batch_(\d+)(?:\.npz)?")
 _PICKLED_BLOCK = 4096  # images copied at once, 50 MB at 64 px; the file itself is in memory whole
 _STL_SIDE = 96
 _STL_BLOCK = 500  # images, 14 MB
+_LARGEST_TEXT = 16 * 2**20  # bytes; the official texts are lists of some thousand names or numbers
 
 
 def cifar10(root: Path, progress: Progress) -> Listing:
@@ -116,11 +127,13 @@ def _list_cifar(
     if not train:
         raise UserError(f"{folder} has no data_batch_1 to data_batch_5; delete it and run this again")
     names = _value(load_pickle(meta), class_names, meta)
+    if not isinstance(names, list) or not all(isinstance(class_name, str) for class_name in names):
+        raise UserError(f"{meta}[{class_names}] is no list of names; download it again")
     return Listing(
         name=name,
         key=files_key((*train, test, meta)),
         splits={"train": _pickled_split(train, labels, 0), "test": _pickled_split([test], labels, 0)},
-        class_names=tuple(str(class_name) for class_name in names),
+        class_names=tuple(names),
     )
 
 
@@ -130,13 +143,12 @@ def _pickled_split(paths: list[Path], labels: str, first_label: int) -> ArraySpl
     def read() -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         for path in paths:
             batch = load_pickle(path)
-            rows = _value(batch, "data", path)
-            numbers = as_labels(np.asarray(_value(batch, labels, path)), len(rows), f"{path}[{labels}]")
-            images = _planes_to_images(rows, str(path))
-            for start in range(0, len(rows), _PICKLED_BLOCK):
+            images = _planes_to_images(_value(batch, "data", path), str(path))
+            numbers = as_labels(_flat(_value(batch, labels, path), path), len(images), f"{path}[{labels}]")
+            for start in range(0, len(images), _PICKLED_BLOCK):
                 block = slice(start, start + _PICKLED_BLOCK)
                 yield images[block], numbers[block] - first_label
-            del batch, rows, images  # before the next file is in memory as well
+            del batch, images  # before the next file is in memory as well
 
     return ArraySplit(0, read)
 
@@ -145,6 +157,15 @@ def _value(batch: Any, key: str, path: Path) -> Any:
     if not isinstance(batch, dict) or key not in batch:
         raise UserError(f"{path} has no {key!r} in it, so it is not of this data set; download it again")
     return batch[key]
+
+
+def _flat(labels: Any, path: Path) -> np.ndarray:
+    """An array of the labels; of lists in lists NumPy would make one of any size."""
+    if isinstance(labels, np.ndarray):
+        return labels
+    if not isinstance(labels, list) or not all(isinstance(label, int | np.integer) for label in labels):
+        raise UserError(f"{path} has labels that are no list of whole numbers; download it again")
+    return np.array(labels)
 
 
 def _planes_to_images(rows: Any, where: str) -> np.ndarray:
@@ -169,9 +190,9 @@ def list_stl10(folder: Path, name: str) -> Listing:
     class_file, fold_file = folder / "class_names.txt", folder / "fold_indices.txt"
     return Listing(
         name=name,
-        key=files_key(sorted(folder.glob("*.bin"))),
+        key=files_key((*sorted(folder.glob("*.bin")), *(f for f in (class_file, fold_file) if f.is_file()))),
         splits=splits,
-        class_names=tuple(class_file.read_text().split()) if class_file.is_file() else (),
+        class_names=tuple(_file_text(class_file).split()) if class_file.is_file() else (),
         folds=_stl_folds(fold_file, splits["train"].count) if fold_file.is_file() else (),
     )
 
@@ -183,7 +204,8 @@ def _stl_split(path: Path, labels_file: Path | None) -> ArraySplit:
     count = path.stat().st_size // image_bytes
     labels = None
     if labels_file is not None:
-        labels = as_labels(np.fromfile(labels_file, np.uint8).astype(np.int64) - 1, count, str(labels_file))
+        numbers = np.fromfile(labels_file, np.uint8, count + 1)  # one more would tell that there are too many
+        labels = as_labels(numbers.astype(np.int64) - 1, count, str(labels_file))
 
     def read() -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         with open(path, "rb") as file:
@@ -197,7 +219,11 @@ def _stl_split(path: Path, labels_file: Path | None) -> ArraySplit:
 
 
 def _stl_folds(path: Path, count: int) -> tuple[np.ndarray, ...]:
-    folds = tuple(np.array(line.split(), np.int64) for line in path.read_text().splitlines() if line.strip())
+    lines = _file_text(path).splitlines()
+    try:
+        folds = tuple(np.array(line.split(), np.int64) for line in lines if line.strip())
+    except (ValueError, OverflowError) as error:
+        raise UserError(f"{path} holds something that is no number of an image; download it again") from error
     if any(fold.min() < 0 or fold.max() >= count for fold in folds):
         raise UserError(f"{path} names images beyond the {count} of the training split; download it again")
     return folds
@@ -218,12 +244,16 @@ def list_tiny_imagenet(path: Path, name: str) -> Listing:
     )
     annotations = _text(read_member, members, "val/val_annotations.txt", path).splitlines()
     rows = [line.split("\t") for line in annotations if line.count("\t")]
+    for row in rows:
+        check_member(path, row[0])
     val = [(f"val/images/{row[0]}", label_of[row[1]]) for row in rows if row[1] in label_of]
     if not train:
         raise UserError(f"{path} has no training images in train/*/images; download it again")
+    texts = ("wnids.txt", "words.txt", "val/val_annotations.txt")  # labels and names: as much a part as the images
+    parts = (*texts, *(member for member, _ in (*train, *val)))
     return Listing(
         name=name,
-        key=files_key([path] if path.is_file() else [path / member for member, _ in (*train, *val)]),
+        key=files_key([path] if path.is_file() else [path / member for member in parts]),
         splits={"train": _member_split(train, read_member), "val": _member_split(val, read_member)},
         class_names=_tiny_class_names(wnids, _text(read_member, members, "words.txt", path, required=False)),
     )
@@ -265,7 +295,24 @@ def _text(read: ReadMember, members: frozenset[str], name: str, path: Path, requ
     content = read(name)
     if isinstance(content, Unusable | np.ndarray):
         raise UserError(f"{path} is damaged at {name}; download it again")
-    return content.read_text("utf-8") if isinstance(content, Path) else content.decode("utf-8")
+    return _file_text(content) if isinstance(content, Path) else _decoded(content, f"{path}/{name}")
+
+
+def _file_text(path: Path) -> str:
+    try:
+        with open_file(path) as file:
+            return _decoded(file.read(_LARGEST_TEXT + 1), str(path))
+    except DecodeError as error:
+        raise UserError(f"{path} cannot be read ({error}); download it again") from error
+
+
+def _decoded(content: bytes, where: str) -> str:
+    try:
+        if len(content) > _LARGEST_TEXT:
+            raise ValueError(f"longer than {_LARGEST_TEXT} bytes")
+        return content.decode("utf-8")
+    except ValueError as error:
+        raise UserError(f"{where} is not the official text ({error}); download it again") from error
 
 
 def _member_split(members: list[tuple[str, int]], read_member: ReadMember) -> EncodedSplit:
@@ -296,7 +343,7 @@ def list_imagenet64(folder: Path, name: str) -> Listing:
     names_file = next(iter(sorted(folder.rglob("map_clsloc.txt"))), None)
     return Listing(
         name=name,
-        key=files_key((*train, *val)),
+        key=files_key((*train, *val, *([names_file] if names_file else []))),
         splits=splits,
         class_names=_imagenet_class_names(names_file) if names_file else tuple(str(i) for i in range(1000)),
     )
@@ -319,17 +366,23 @@ def _imagenet64_split(paths: list[Path]) -> ArraySplit:
             if path.suffix != ".npz":
                 yield from _pickled_split([path], "labels", 1).read()
                 continue
-            numbers = npz_array(path, "labels")
-            labels = as_labels(numbers, numbers.size, f"{path}[labels]")
-            start = 0
+            numbers, start = npz_array(path, "labels").reshape(-1), 0
             for rows in npz_rows(path, "data"):
-                yield _planes_to_images(rows, str(path)), labels[start : start + len(rows)] - 1
+                labels = as_labels(numbers[start : start + len(rows)], len(rows), f"{path}[labels]")
+                yield _planes_to_images(rows, str(path)), labels - 1
                 start += len(rows)
+            if start != len(numbers):
+                raise UserError(f"{path} has {len(numbers)} labels for {start} images; download it again")
 
     return ArraySplit(0, read)
 
 
 def _imagenet_class_names(path: Path) -> tuple[str, ...]:
     """Lines such as `n02119789 1 kit_fox`."""
-    rows = (line.split() for line in path.read_text().splitlines() if line.strip())
+    rows = [line.split() for line in _file_text(path).splitlines() if line.strip()]
+    wrong = next((row for row in rows if len(row) < 3 or not re.fullmatch(r"[0-9]{1,9}", row[1])), None)
+    if wrong is not None:
+        raise UserError(
+            f"{path} has the line {' '.join(wrong)[:60]!r} where `n02119789 1 kit_fox` is the form; download it again"
+        )
     return tuple(row[2].replace("_", " ") for row in sorted(rows, key=lambda row: int(row[1])))

@@ -12,10 +12,11 @@ import hashlib
 import io
 import os
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from carl.data.decode import image_size, strict_decoding
 from carl.data.decoders import Oversized, decode_all
 from carl.data.images import UNLABELLED, Dataset, PackedImages, Split
 from carl.data.listing import (
+    MAX_CLASSES,
     ArraySplit,
     EncodedSplit,
     Listing,
@@ -37,7 +39,6 @@ from carl.files import atomic_writer
 
 DEFAULT_SIDE = 96  # at most; a random crop of 8 % of the area is then still 27 pixels wide
 LARGEST_SIDE = 4096  # a single view of that size takes gigabytes in an encoder
-MAX_CLASSES = 2**16
 _SURVEYED = 2_000  # images whose headers are read to find the usual size
 
 
@@ -68,8 +69,9 @@ def open_listing(listing: Listing, size: int | None, max_bad: int | None, progre
     found = _cached(listing, size, max_bad)
     if found is not None:
         return found
-    with store.locked(listing.key, lambda: progress("waiting for another process that packs the images", 0, 0)):
-        return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress)
+    waiting = "waiting for another process that packs the images"
+    with store.locked(listing.key, lambda: progress(waiting, 0, 0)) as alone:
+        return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress, alone)
 
 
 def _cached(listing: Listing, size: int | None, max_bad: int | None) -> Dataset | None:
@@ -83,16 +85,14 @@ def _cached(listing: Listing, size: int | None, max_bad: int | None) -> Dataset 
     return None
 
 
-def _packed(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
-    with store.temporary_entry() as folder:
+def _packed(listing: Listing, size: int | None, max_bad: int | None, progress: Progress, alone: bool) -> Dataset:
+    with store.temporary_entry(listing.key or "", alone) as folder:
         try:
             return _Packing(listing, size, max_bad, progress, folder).run()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-            raise UserError(
-                f"the disk of {store.cache_folder()} is full; free some space or set CARL_CACHE to another folder"
-            ) from error
+    return _Packing(listing, size, max_bad, progress, None).run()  # the disk is full
 
 
 def _entry(listing: Listing, side: int | None) -> Path:
@@ -142,7 +142,7 @@ class _Packing:
         statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.progress)
         fingerprint = _fingerprint(splits, train_digest, self.progress)
         if self.folder is None:
-            where = "" if self.listing.key is None else f": {store.cache_folder()} cannot be written to"
+            where = "" if self.listing.key is None else f": {store.cache_folder()} is full or cannot be written to"
             notes = (*self.listing.notes, *self.notes, f"packed in memory, not cached{where}")
             return Dataset(
                 name=self.listing.name,
@@ -172,7 +172,7 @@ class _Packing:
         del splits  # unmap the files before they are moved
         dataset = store.publish(self.folder, self._entry(), self.listing)
         if self.size is None and self.fitted_side is not None:
-            with atomic_writer(_side_file(self.listing)) as file:
+            with suppress(OSError), atomic_writer(_side_file(self.listing)) as file:  # else it is found again
                 file.write(str(self.fitted_side).encode())
         return dataclasses.replace(dataset, fitted=self.fitted_side is not None)
 
@@ -190,7 +190,7 @@ class _Packing:
 
     def _stream(self, name: str) -> BinaryIO:
         if self.folder is None:
-            return _KeptBytes()
+            return _KeptBytes(_memory() if self.listing.key is not None else None)
         (self.folder / name).mkdir()
         return open(self.folder / name / "pixels.npy", "w+b")
 
@@ -201,6 +201,8 @@ class _Packing:
             if block_labels is not None:
                 labels.append(block_labels.astype(np.int64))
             self.progress(f"packing {name}", writer.count, split.count)
+        if not writer.count:
+            raise UserError(f"{self.listing.name}: the {name} split has no images; download or save it again")
         return np.concatenate(labels) if labels else None
 
     def _write_decoded(
@@ -275,10 +277,29 @@ class _Packing:
 
 
 class _KeptBytes(io.BytesIO):
-    """A file in memory that outlives `with`, because the pixels are a view of it."""
+    """A file in memory that outlives `with`, because the pixels are a view of it; it refuses more than `most` bytes."""
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self._most = most
+
+    def write(self, data: Any, /) -> int:
+        if self._most is not None and self.tell() + memoryview(data).nbytes > self._most:
+            raise UserError(
+                f"{store.cache_folder()} is full or cannot be written to, and the images take more than the "
+                f"{self._most:,} bytes of memory; free some space, or set CARL_CACHE to another folder"
+            )
+        return super().write(data)
 
     def close(self) -> None:
         pass
+
+
+def _memory() -> int | None:
+    """Bytes of memory that the machine has, where it tells."""
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
 
 
 class _PixelWriter:

@@ -18,6 +18,7 @@ from carl.data.listing import (
     Listing,
     Unusable,
     as_splits,
+    check_class_names,
     files_key,
     split_in_name,
     splits_beside,
@@ -29,7 +30,9 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "class_labe
 _ROWS = 256  # read at once, or fewer where the images are large
 _BYTES = 256 * 2**20  # of images read at once; a single one may not be larger
 # What pyarrow raises on damaged files, beside its own errors.
-_DAMAGED = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, OverflowError, MemoryError)
+_DAMAGED = (
+    pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -198,8 +201,13 @@ def _distinct_labels(files: list[Path], columns: _Columns) -> tuple[str, ...]:
     try:
         for path in files:
             with _open(path) as file:
-                for batch in file.iter_batches(columns=[columns.label]):
-                    names.update(name for name in batch.column(0).unique().to_pylist() if name is not None)
+                for batch in file.iter_batches(rows_at_once(file, path), columns=[columns.label]):
+                    found = set(batch.column(0).unique().to_pylist()) - names - {None}
+                    if found:
+                        names |= found
+                        check_class_names(names, str(path))
+    except UserError:
+        raise
     except _DAMAGED as error:
         raise UserError(f"the labels of a Parquet file cannot be read ({first_line(error)}); write it again") from error
     return tuple(sorted(names))
@@ -247,4 +255,5 @@ def _names(images: pa.Array, path: Path, first_row: int) -> list[str]:
     numbered = [f"{path.name}#{first_row + i}" for i in range(len(images))]
     if not pa.types.is_struct(images.type) or images.type.get_field_index("path") < 0:
         return numbered
-    return [name or number for name, number in zip(images.field("path").to_pylist(), numbered, strict=True)]
+    paths = images.field("path").to_pylist()
+    return [path if isinstance(path, str) and path else number for path, number in zip(paths, numbered, strict=True)]

@@ -21,12 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import numpy as np
 from PIL import Image
 
-from carl.data.decode import DecodeError, open_image, read_file, strict_decoding, upright_rgb
+from carl.data.decode import DecodeError, open_file, open_image, read_file, strict_decoding, upright_rgb
 from carl.data.images import Dataset
 from carl.data.listing import EncodedSplit, Listing, Progress
 from carl.data.statistics import available_cores
@@ -140,7 +140,7 @@ def _pool(process: int) -> ThreadPoolExecutor:
 def _upright_sizes(photos: PhotoImages, key: str, progress: Progress) -> np.ndarray:
     """(N, 2) height and width from the headers, kept in the cache."""
     kept = cache_folder() / "photos" / f"{key}.npy"
-    with suppress(OSError, ValueError):  # else the headers are read
+    with suppress(OSError, ValueError, EOFError, SyntaxError):  # else the headers are read
         return np.asarray(np.load(kept, allow_pickle=False)).reshape(len(photos), 2)
     sizes = np.empty((len(photos), 2), np.int64)
     paths = (photos.folder / name for name in photos.names)
@@ -153,7 +153,15 @@ def _upright_sizes(photos: PhotoImages, key: str, progress: Progress) -> np.ndar
     return sizes
 
 
-def _upright_size(file: Path | io.BytesIO) -> tuple[int, int]:
+def _upright_size(path: Path) -> tuple[int, int]:
+    try:
+        with open_file(path) as file:
+            return _upright_size_of(file)
+    except Exception as error:  # Pillow's plug-ins raise nearly anything on damaged files
+        raise UserError(f"{path} could be decoded when it was packed but not now ({error}); restore it") from error
+
+
+def _upright_size_of(file: BinaryIO) -> tuple[int, int]:
     with open_image(file) as image:
         turned = image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
         return (image.width, image.height) if turned else (image.height, image.width)
@@ -184,7 +192,7 @@ def crop_encoded(data: bytes, boxes: np.ndarray, crops: list[np.ndarray], row: i
 def encoded_size(data: bytes) -> tuple[int, int]:
     """Height and width of the upright image, from the header."""
     try:
-        height, width = _upright_size(io.BytesIO(data))
+        height, width = _upright_size_of(io.BytesIO(data))
     except Exception as error:  # as above
         raise DecodeError(f"{error or type(error).__name__}".splitlines()[0]) from error
     if not 0 < height * width <= (Image.MAX_IMAGE_PIXELS or height * width):

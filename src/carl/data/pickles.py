@@ -46,6 +46,11 @@ def _check_places(file: IO[bytes]) -> None:
             raise _ForbiddenError(f"place {argument} of its memory")
 
 
+def _shown(value: Any) -> str:
+    """A value for an error: of text the beginning, of all else the kind, since lists in lists may have no end."""
+    return repr(value[:40]) if isinstance(value, str) else f"<{type(value).__name__}>"
+
+
 class _Function:
     """A function that a pickle may call, and do nothing else with."""
 
@@ -66,7 +71,7 @@ class _DataType:
 
     def __init__(self, code: str = "", align: bool = False, copy: bool = False) -> None:
         if not isinstance(code, str) or np.dtype(code).kind not in "biufSU" or np.dtype(code).names:
-            raise _ForbiddenError(f"the data type {code!r}")
+            raise _ForbiddenError(f"the data type {_shown(code)}")
         self.numpy = np.dtype(code)
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
@@ -97,7 +102,7 @@ def _make_array(raw: Any, data_type: Any, shape: Any, columns_first: Any) -> np.
 def _reconstruct(subtype: Any, shape: Any, code: Any) -> _Array:
     """An empty array, which the pickle then fills."""
     if subtype is not _Array:
-        raise _ForbiddenError(f"an array of type {subtype!r}")
+        raise _ForbiddenError(f"an array of type {_shown(subtype)}")
     return _Array()
 
 
@@ -114,7 +119,7 @@ def _scalar(data_type: Any, data: Any) -> Any:
 def _encode(text: str, encoding: str = "latin1") -> bytes:
     """How protocol 2 writes bytes. Codecs at large could do more, so only this one is known."""
     if encoding not in ("latin1", "latin-1"):
-        raise _ForbiddenError(f"the codec {encoding!r}")
+        raise _ForbiddenError(f"the codec {_shown(encoding)}")
     return text.encode("latin1")
 
 
@@ -149,7 +154,7 @@ def _with_arrays(value: Any, made: dict[int, Any]) -> Any:
 
     `made` holds what was made of lists and dicts: shared ones stay shared, or a few bytes could ask for any memory.
     """
-    if isinstance(value, _Array) and value.array is not None:
+    if isinstance(value, _Array) and isinstance(value.array, np.ndarray):
         return value.array
     if value is None or isinstance(value, str | bytes | bool | int | float | np.generic):
         return value

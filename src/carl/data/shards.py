@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Container, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -35,6 +35,7 @@ KINDS = (".tar", ".parquet")
 MOST_SHARDS = 1_000_000
 _AT_ONCE = 16  # shards whose images are counted at the same time
 _ROWS = 64  # of a Parquet file, read at once
+_MOST_STATED = 2**24  # images of a shard that a sizes.json is believed; the order of a shard's images is in memory
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 
@@ -62,6 +63,8 @@ class Shards:
     def read(self, shard: int, places: np.ndarray) -> Iterator[tuple[int, bytes | None]]:
         """The images at `places` (ascending) of one shard; None for what cannot be read."""
         address, wanted, missing = self.addresses[shard], set(places.tolist()), len(places)
+        if not missing:
+            return
         for place, content in read_images(address, wanted):
             if place in wanted:
                 yield place, content
@@ -223,30 +226,36 @@ def _stated_sizes(folder: str) -> dict[str, int]:
     try:
         with open_address(f"{folder}/sizes.json") as file:
             stated = json.loads(file.read(16 * 2**20))
-        return {str(name): int(count) for name, count in stated.items() if int(count) >= 0}
-    except (UserError, OSError, ValueError, TypeError, AttributeError):
+        return {str(name): int(count) for name, count in stated.items() if 0 <= int(count) <= _MOST_STATED}
+    except Exception:  # none there, none that can be read, or not of this form: then images are counted
         return {}
 
 
 def count_images(address: str) -> int:
-    with open_address(address) as file:
+    with open_address(address) as file, _readable(address):
         if address.lower().endswith(".parquet"):
             return int(_parquet(file, address).metadata.num_rows)
         return sum(1 for _ in read_tar(file, address, ()))
 
 
+@contextmanager
+def _readable(address: str) -> Iterator[None]:
+    """Say in one line that a shard is damaged, or that its service was lost while it was read."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # every service has errors of its own
+        raise _unreachable(address, error) from error
+
+
 def read_images(address: str, wanted: Container[int]) -> Iterator[tuple[int, bytes | None]]:
     """The encoded images of a shard with their places in it; what is not wanted may come as empty bytes, or not."""
-    with open_address(address) as file:
-        try:
-            if address.lower().endswith(".parquet"):
-                yield from _read_parquet(file, address, wanted)
-            else:
-                yield from read_tar(file, address, wanted)
-        except UserError:
-            raise
-        except (OSError, pa.ArrowException, ValueError, KeyError, MemoryError) as error:
-            raise _unreachable(address, error) from error
+    with open_address(address) as file, _readable(address):
+        if address.lower().endswith(".parquet"):
+            yield from _read_parquet(file, address, wanted)
+        else:
+            yield from read_tar(file, address, wanted)
 
 
 def _parquet(file: BinaryIO, address: str) -> pq.ParquetFile:

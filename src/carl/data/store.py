@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from carl.data.listing import Listing, MappedSplit
 from carl.errors import UserError
 
 FORMAT_VERSION = 1
-_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which a temporary folder belongs to no one
+_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which what is half-written belongs to no one
 
 
 def cache_folder() -> Path:
@@ -146,16 +146,22 @@ def _load_split(folder: Path, listing: Listing, name: str) -> Split:
 
 
 @contextmanager
-def temporary_entry() -> Iterator[Path | None]:
-    """A folder to write an entry into, beside where it will lie; None if the cache cannot be written to."""
+def temporary_entry(key: str, alone: bool) -> Iterator[Path | None]:
+    """A folder to write an entry into, beside where it will lie; None if the cache cannot be written to.
+
+    Whoever is `alone`, by the lock of this key, removes what killed processes left that packed the same.
+    """
     parent = cache_folder() / "packed"
+    for left in parent.glob(f".partial-{key}-*") if alone else ():
+        shutil.rmtree(left, ignore_errors=True)
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=".partial-", dir=parent))
+        folder = Path(tempfile.mkdtemp(prefix=f".partial-{key}-", dir=parent))
     except OSError:
         yield None
         return
-    _remove_abandoned(parent)
+    remove_abandoned(parent.glob(".partial-*"))
+    remove_abandoned(cache_folder().glob("*/.*.partial"))
     try:
         yield folder
     finally:
@@ -163,11 +169,12 @@ def temporary_entry() -> Iterator[Path | None]:
 
 
 @contextmanager
-def locked(name: str, waiting: Callable[[], None]) -> Iterator[None]:
-    """Held by one process at a time; `waiting` is called if another has it.
+def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
+    """Held by one process at a time; `waiting` is called if another has it. Gives whether it is held.
 
     Where files cannot be locked (Windows, some network disks) each does the work on its own, which `publish` allows.
     """
+    held = False
     with ExitStack() as stack:
         with suppress(ImportError, OSError):
             import fcntl
@@ -180,7 +187,8 @@ def locked(name: str, waiting: Callable[[], None]) -> Iterator[None]:
             except BlockingIOError:
                 waiting()
                 fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+            held = True
+        yield held
 
 
 def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:
@@ -204,14 +212,17 @@ def _remove(entry: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(".partial-*"):
-        try:
-            newest = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-        except OSError:
-            continue
-        if time.time() - newest > _ABANDONED_AFTER:
-            shutil.rmtree(folder, ignore_errors=True)
+def remove_abandoned(partial: Iterable[Path]) -> None:
+    """Remove files and folders that belong to no one any more."""
+    for path in partial:
+        with suppress(OSError):  # another process removes it too
+            newest = max(part.lstat().st_mtime for part in (path, *path.rglob("*")))
+            if time.time() - newest <= _ABANDONED_AFTER:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
 
 
 def _umask() -> int:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from carl.data.batches import Batch, check_batch_size
+from carl.data.batches import Batch, check_batch_size, to_device
 from carl.data.decode import DecodeError, decode
 from carl.data.images import UNLABELLED, Dataset
 from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable, silent
@@ -178,7 +178,8 @@ class StreamBatches:
         check_lanes(lanes, batch_size, ranks)
         self.shards, self.views, self.batch_size, self.seed, self.device = shards, views, batch_size, seed, device
         self.lanes, self.buffer, self.rank, self.ranks = lanes, max(1, buffer // lanes), rank, ranks
-        self.max_bad = shards.images // 20 if max_bad is None else max_bad  # one in twenty, as when packing
+        most = shards.images // 20 if max_bad is None else max_bad  # one in twenty, as when packing
+        self.max_bad = -(-most // ranks)  # of this process's share
         self.bad: dict[int, str] = {}  # images that could not be decoded, and why
 
     @property
@@ -241,14 +242,14 @@ class StreamBatches:
         if len(self.bad) > self.max_bad or not some_left:
             shard = int(np.searchsorted(self.shards.starts, number, side="right")) - 1
             where = f"{self.shards.addresses[shard]}#{number - self.shards.starts[shard]}"
+            share = "" if self.ranks == 1 else f" of the {self.ranks} processes' shares"
             raise UserError(
                 f"{len(self.bad)} images of the stream cannot be decoded, the last one {where} ({error}); "
-                f"at most {self.max_bad} may fail: repair the shards or raise data.max_bad"
+                f"at most {self.max_bad}{share} may fail: repair the shards or raise data.max_bad"
             )
 
     def _batch(self, crops: list[Tensor], indices: Tensor, epoch: int) -> Batch:
-        crops = [crop.to(self.device, non_blocking=True) for crop in crops]
-        indices = indices.to(self.device, non_blocking=True)
+        crops, indices = [to_device(crop, self.device) for crop in crops], to_device(indices, self.device)
         return Batch(self.views.finish(crops, indices, epoch), indices)
 
     def whole_images(self, height: int, width: int, count: int = 256) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -11,10 +11,10 @@ from pathlib import PurePosixPath
 from typing import BinaryIO
 
 from carl.data.folder import EXTENSIONS
+from carl.data.listing import LARGEST_IMAGE
 from carl.errors import UserError
 
 BLOCK = 512
-LARGEST_IMAGE = 256 * 2**20  # bytes; more than any photo, less than what hurts
 LARGEST_HEADER = 2**20
 LARGEST_MEMBER = 2**48  # which no disk holds; larger numbers cannot even be passed over
 _SKIPPED_AT_ONCE = 2**20
@@ -85,7 +85,8 @@ def _pax(content: bytes) -> tuple[str, int | None]:
     name, size = "", None
     while content:
         length, _, _ = content.partition(b" ")
-        if not length.isdigit() or not 0 < int(length) <= len(content):
+        # Python refuses to read numbers of thousands of digits; no record is longer than LARGEST_HEADER.
+        if not length.isdigit() or len(length) > 7 or not 0 < int(length) <= len(content):
             break
         record, content = content[: int(length)], content[int(length) :]
         key, _, value = record[len(length) + 1 : -1].partition(b"=")

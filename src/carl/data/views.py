@@ -307,6 +307,7 @@ class Views:
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.seed = seed
+        self._normalisation: dict[torch.device, tuple[Tensor, Tensor]] = {}
 
     def draw(self, indices: Tensor, epoch: int, height: Side, width: Side) -> list[ViewParameters]:
         """Parameters per recipe for samples `indices` (B,) of height x width pixels, on their device."""
@@ -354,9 +355,12 @@ class Views:
             return self._normalise_(make(images, recipe, drawn, crop))
 
     def _normalise_(self, views: Tensor) -> Tensor:
-        scale = views.new_tensor([1 / std for std in self.std])
-        shift = views.new_tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)])
-        return torch.addcmul(shift[:, None, None], views, scale[:, None, None], out=views)
+        if views.device not in self._normalisation:  # sent once: the host would wait for the device each time
+            scale = views.new_tensor([1 / std for std in self.std])
+            shift = views.new_tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)])
+            self._normalisation[views.device] = scale[:, None, None], shift[:, None, None]
+        scale, shift = self._normalisation[views.device]
+        return torch.addcmul(shift, views, scale, out=views)
 
 
 def _simclr(size: int) -> tuple[ViewRecipe, ...]:

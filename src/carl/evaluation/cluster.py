@@ -37,21 +37,50 @@ def compare_clusters(
     found: Array, truth: Array, clusters: int, train_found: Array, train_truth: Array, classes: int
 ) -> Agreement:
     """Agreement of test images' clusters (M,) with their classes, and of the training images' for the majority."""
-    from scipy.optimize import linear_sum_assignment
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     found, truth, train_found, train_truth = (np.asarray(a) for a in (found, truth, train_found, train_truth))
     table = _table(found, truth, clusters, classes)
-    rows, columns = linear_sum_assignment(table, maximize=True)
     majority = _table(train_found, train_truth, clusters, classes).argmax(1)
     return Agreement(
         clusters=clusters,
         used=len(np.unique(found)),
         nmi=100 * float(normalized_mutual_info_score(truth, found)),
         ari=100 * float(adjusted_rand_score(truth, found)),
-        matched=100 * float(table[rows, columns].sum()) / len(truth),
+        matched=100 * most_matched(table) / len(truth),
         majority=100 * float((majority[found] == truth).mean()),
     )
+
+
+def most_matched(table: np.ndarray) -> int:
+    """The largest sum of places of a table of counts, no two in a row or a column.
+
+    Each row in turn takes the shortest augmenting path (Jonker and Volgenant 1987): 1000 rows take seconds.
+    """
+    table = table if table.shape[0] <= table.shape[1] else table.T
+    cost = (table.max(initial=0) - table).astype(np.float64)  # (R, C), R <= C
+    row_price, column_price = np.zeros(len(cost)), np.zeros(cost.shape[1])
+    row_of, column_of = np.full(cost.shape[1], -1), np.full(len(cost), -1)
+    for start in range(len(cost)):
+        distance, came_from = np.full(cost.shape[1], np.inf), np.full(cost.shape[1], -1)
+        seen = np.zeros(cost.shape[1], bool)
+        row, column, length = start, -1, 0.0
+        while row >= 0:  # until a column without a row is reached
+            reach = length + cost[row] - row_price[row] - column_price
+            shorter = ~seen & (reach < distance)
+            distance[shorter], came_from[shorter] = reach[shorter], row
+            column = int(np.where(seen, np.inf, distance).argmin())
+            length, row = distance[column], row_of[column]
+            seen[column] = True
+        passed = seen & (row_of >= 0)
+        row_price[start] += length
+        row_price[row_of[passed]] += length - distance[passed]
+        column_price[seen] -= length - distance[seen]
+        while row != start:  # back along the path, each row takes the column it was reached from
+            row = came_from[column]
+            row_of[column] = row
+            column_of[row], column = column, column_of[row]
+    return int(table[np.arange(len(table)), column_of].sum())
 
 
 def _table(found: np.ndarray, truth: np.ndarray, clusters: int, classes: int) -> np.ndarray:

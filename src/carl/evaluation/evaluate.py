@@ -90,7 +90,7 @@ def evaluate(
         if stored != "null":
             return dict(json.loads(stored))
     start = time.monotonic()
-    # Features, k-means and linear classifiers are made together; the rest is quick, or fine-tunes in each alike.
+    # Features, votes, k-means and all training are shared out where they are made; the rest is quick.
     with distributed.apart():
         result |= measure(subject, encoder)
     result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
@@ -270,6 +270,8 @@ def table(result: Result) -> list[str]:
     lines = [f"{TITLES[protocol]} on {Path(result['data']).name}{extra}, {result['kind']} ({images})"]
     if len(result["seeds"]) > 1:
         lines.append(f"  mean and standard deviation over {len(result['seeds'])} seeds")
+    if result["test_images_in_train"] is None:
+        lines.append("  note: the data are too large to look for test images among the training images")
     if result["test_images_in_train"]:
         lines.append(
             f"  note: {result['test_images_in_train']} test images are among the training images, pixel by pixel"

@@ -61,7 +61,7 @@ def finetune(
     with distributed.apart(False):  # each process takes its share of every batch
         if distributed.world_size() > 1:
             share_batch_norm(model, material.device)
-        _train(model, material.batches(part, recipe.batch_size, seed), recipe, material)
+        _train(model, material.batches(part, recipe.batch_size, seed, smallest=2), recipe, material)
     distributed.copy_from_main(model)  # the same in every process, up to what a GPU adds in another order
     scores = material.features(model, material.test)
     if not bool(torch.isfinite(scores).all()):

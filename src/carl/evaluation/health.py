@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from carl.errors import UserError
 from carl.prior import STABLE, barrier, prior_threshold
 
 NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
@@ -80,6 +81,8 @@ def count_duplicates(prototypes: Tensor, cosine: float = NEAR_DUPLICATE) -> int:
 
 def rank_me(features: Tensor) -> float:
     """Effective rank: exp of the entropy of the normalised singular values (Garrido et al. 2023)."""
+    if not bool(features.isfinite().all()):  # of which there are no singular values
+        raise UserError("the encoder's features are not finite; lower the learning rate, or start from other weights")
     values = torch.linalg.svdvals(features.double())
     p = values / values.sum().clamp(min=1e-12) + 1e-7
     return math.exp(float(torch.special.entr(p).sum()))

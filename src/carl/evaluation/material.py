@@ -58,14 +58,17 @@ class Material:
             self.kept[id(split)] = known = (encoder, self.features(encoder, split))
         return known[1]
 
-    def batches(self, split: Split, batch_size: int, seed: int) -> Batches:
-        """Shuffled batches of random crops and flips, this process's share; every image in each epoch."""
+    def batches(self, split: Split, batch_size: int, seed: int, smallest: int = 1) -> Batches:
+        """Shuffled batches of random crops and flips, this process's share; every image in each epoch.
+
+        Where batch norm is trained, the `smallest` batch is of two: one image that is left over stays out.
+        """
         (recipe,) = pipeline("linear", self.image_size)
         views = Views(
             [replace(recipe, crop_area=(self.crop_min, 1.0))], self.statistics.mean, self.statistics.std, seed
         )
         rank, ranks, size = distributed.rank(), distributed.world_size(), min(batch_size, len(split))
-        return Batches(split, views, size, seed, self.device, False, rank, ranks, equal_shares=False)
+        return Batches(split, views, size, seed, self.device, False, rank, ranks, equal_shares=False, smallest=smallest)
 
 
 def gather_material(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from carl.experiments.jobs import Job, Outcome, outcome_file, read_outcome, run_
 from carl.training.console import duration
 
 Say = Callable[[str], None]
+WINDOWS = os.name == "nt"
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
 
@@ -143,7 +145,10 @@ def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
         came.append(signum)
-        child.send_signal(signal.SIGINT if signum == signal.SIGINT else signal.SIGTERM)
+        if signum != signal.SIGINT:
+            child.terminate()
+        elif not WINDOWS:  # there the console tells all its processes, and no other may
+            child.send_signal(signal.SIGINT)
 
     previous = {}
     try:

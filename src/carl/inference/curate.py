@@ -190,6 +190,8 @@ def _spread(points: Tensor, count: int, seed: int) -> np.ndarray:
 def selected_from(index: EmbeddingFile, keep: int, duplicate: float, outliers: float, seed: int) -> Selection:
     """`select` for a file of embeddings."""
     prototypes = np.array(index.column("prototype")) if "prototype" in index.columns else None
+    if prototypes is not None and prototypes.dtype.kind not in "iu":
+        raise UserError(f"{index.path} names prototypes that are no numbers; make it again with carl embed --force")
     return select(index.embeddings(), keep, prototypes, duplicate, outliers, seed)
 
 
@@ -214,21 +216,34 @@ def _quoted(text: str) -> str:
 def link_images(index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path) -> int:
     """Links to the images at `rows` in a new folder, at their places below the common one; returns how many.
 
-    Where a file system has no links, the files are copied.
+    Where a file system has no links, the files are copied. Nothing is written outside of the folder, and over nothing.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty; choose another folder for the links")
     names = index.names()
-    paths = [index.file_of(name) for name in names]
-    missing = next((paths[row] for row in rows if not paths[row].is_file()), None)
+    paths = {row: path for row in range(len(names)) if (path := index.file_of(names[row])) is not None}
+    missing = next((names[row] for row in rows if row not in paths or not paths[row].is_file()), None)
     if missing is not None:
-        raise UserError(f"{missing} is not a file, so nothing can link to it; write a list with -o instead")
-    common = Path(os.path.commonpath([path.parent for path in paths]))
+        raise UserError(
+            f"{missing!r} is not a file of {index.about.source}, so nothing can link to it; write a list with -o "
+            "instead"
+        )
+    common = Path(os.path.commonpath([path.parent for path in paths.values()]))
     for row in rows:
         link = folder / paths[row].relative_to(common)
         link.parent.mkdir(parents=True, exist_ok=True)
         try:
-            link.symlink_to(paths[row].absolute())
-        except OSError:
-            shutil.copyfile(paths[row], link)
+            _link_or_copy(paths[row].absolute(), link)
+        except FileExistsError:
+            raise UserError(f"{link} is there already, for another image of that name; rename one of them") from None
     return len(rows)
+
+
+def _link_or_copy(target: Path, link: Path) -> None:
+    try:
+        link.symlink_to(target)
+    except FileExistsError:
+        raise
+    except (OSError, NotImplementedError):
+        with target.open("rb") as source, link.open("xb") as copy:
+            shutil.copyfileobj(source, copy)

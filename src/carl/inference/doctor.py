@@ -25,6 +25,8 @@ Row = tuple[str, str]
 
 EXTRAS = {  # extra: (the packages it brings, what they are for)
     "onnx": (("onnx", "onnxruntime", "onnxscript"), "carl export --to onnx"),
+    "stream": (("fsspec", "aiohttp"), "shards at an address, such as https:// or s3://"),
+    "map": (("umap",), "carl report RUN --map umap"),
     "tensorboard": (("tensorboard",), "--set log.tensorboard=true"),
     "wandb": (("wandb",), "--set log.wandb=true"),
 }

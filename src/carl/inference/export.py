@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from carl import files
 from carl.errors import UserError, suggestion
-from carl.inference.formats import FORMATS, GRAPHS, Export
+from carl.inference.formats import FORMATS, GRAPHS, Export, is_timm_export
 from carl.inference.model_card import model_card
 from carl.inference.trained import Trained
 from carl.models.encoders import build_encoder
@@ -60,8 +61,7 @@ def export(trained: Trained, form: str, output: Path | None, normalise: bool = F
             f"--normalise adds to a graph, and {form} holds weights alone; use it with {' or '.join(GRAPHS)}"
         )
     path = output or trained.run.path / "export" / FORMATS[form].name
-    if path.exists() and not force:
-        raise UserError(f"{path} exists; choose another -o, or replace it with --force")
+    check_target(path, form, force)
     encoder = plain_encoder(trained)
     model = Normalised(encoder, trained.data).eval() if normalise else encoder
     plan = Export(model, trained.config.model, trained.data, path)
@@ -72,10 +72,28 @@ def export(trained: Trained, form: str, output: Path | None, normalise: bool = F
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         raise
     usage = FORMATS[form].usage(plan)
-    card = path / "README.md" if path.is_dir() else path.with_name(f"{path.name}.md")
+    card = _card(path, form)
     features = int(model(plan.example).shape[1])
     files.write_text(card, model_card(trained, form, usage, features, normalise, difference))
     return Exported(path, card, difference, usage)
+
+
+def check_target(path: Path, form: str, force: bool) -> None:
+    """Refuse a place that holds anything; with `force`, what is not an export of this form."""
+    if path.name in ("", ".."):
+        raise UserError(f"-o {str(path)!r} has no name of its own; give the export one, such as {FORMATS[form].name}")
+    taken = next((place for place in (path, _card(path, form)) if os.path.lexists(place)), None)
+    if taken is None:
+        return
+    if not force:
+        raise UserError(f"{taken} exists; choose another -o, or replace it with --force")
+    replaceable = is_timm_export(path) if form == "timm" else not path.is_dir()
+    if os.path.lexists(path) and not replaceable:
+        raise UserError(f"{path} is not an export to {form}, so --force does not replace it; choose another -o")
+
+
+def _card(path: Path, form: str) -> Path:
+    return path / "README.md" if form == "timm" else path.with_name(f"{path.name}.md")
 
 
 def plain_encoder(trained: Trained) -> nn.Module:

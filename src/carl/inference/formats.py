@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from typing import Any
 import timm
 import torch
 import torchvision
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -166,13 +168,30 @@ def write_timm(export: Export) -> None:
             "num_classes": 0,
         },
     }
-    partial = export.path.with_name(f".{export.path.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    files.write_json(partial / "config.json", config)
-    with files.atomic_writer(partial / "model.safetensors") as file:
-        file.write(save(_weights(export.model), metadata={"format": "pt", **_facts(export)}))
-    shutil.rmtree(export.path, ignore_errors=True)
-    partial.rename(export.path)
+    path = export.path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", suffix=files.PARTIAL, dir=path.parent) as beside:
+        made = Path(beside) / path.name
+        files.write_json(made / "config.json", config)
+        with files.atomic_writer(made / "model.safetensors") as file:
+            file.write(save(_weights(export.model), metadata={"format": "pt", **_facts(export)}))
+        if is_timm_export(path):
+            shutil.rmtree(path)
+        made.rename(path)
+
+
+def is_timm_export(path: Path) -> bool:
+    """Whether a folder is what `write_timm` makes with its card, and holds nothing else."""
+    if path.is_symlink() or not path.is_dir():
+        return False
+    names = {entry.name for entry in path.iterdir()}
+    if not {"config.json", "model.safetensors"} <= names <= {"config.json", "model.safetensors", "README.md"}:
+        return False
+    try:
+        with safe_open(path / "model.safetensors", framework="pt") as weights:
+            return {"architecture", "stem", "image_size"} <= set(weights.metadata() or {})
+    except Exception:  # no weights of ours
+        return False
 
 
 def load_timm(export: Export) -> Compute:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -162,7 +163,8 @@ def decoded_images(
 
     encoded = any(isinstance(split, EncodedSplit) for split in source.splits.values())
     # Processes are worth their start for many files, not for arrays, which cost more to send than to scale.
-    for image, pixels in decode_all(images(), max(0, source.count - start) if encoded else 0, shape):
+    sharers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    for image, pixels in decode_all(images(), max(0, source.count - start) if encoded else 0, shape, sharers):
         split = ahead.popleft()
         if isinstance(pixels, np.ndarray) and pixels.shape[2] != channels:
             pixels = f"{pixels.shape[2]} channels where the encoder reads {channels}"

@@ -111,7 +111,10 @@ def _results(trained: Trained) -> list[str]:
     )
     found = read_measures(_result_files(trained), subject)
     own = [measure for measure in found if not measure.encoder]
-    lines = [_line(list(together)) for _, together in groupby(own, lambda m: (m.identity[2:], m.title, m.how, m.spread is None))]
+    lines = [
+        _line(list(together))
+        for _, together in groupby(own, lambda m: (m.identity[2:], m.title, m.how, m.spread is None))
+    ]
     return lines or ["Not evaluated yet: `carl eval RUN` does that."]
 
 

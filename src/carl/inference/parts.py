@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl import files
+from carl.errors import UserError
 from carl.inference.tables import DAMAGED, open_writer
 
 PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
@@ -46,6 +47,8 @@ class Parts:
     def begin(self) -> int:
         """Make the folder, or find it; returns the number of parts that are done."""
         if not self.belong():
+            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / "key").is_file():
+                raise UserError(f"{self.folder} holds what carl embed did not make; move it away, or choose another -o")
             shutil.rmtree(self.folder, ignore_errors=True)
             files.write_text(self.folder / "key", self.key)
         files.remove_partial_files(self.folder)
@@ -63,14 +66,15 @@ class Parts:
 
     def tables(self) -> Iterator[pa.Table]:
         for path in self._paths():
-            yield pq.read_table(path, memory_map=False).replace_schema_metadata(None)
+            try:
+                table = _rows(path)
+            except DAMAGED as error:
+                reason = (str(error).splitlines() or [type(error).__name__])[0]
+                raise UserError(f"{path} is damaged ({reason}); give the command again, and it is made anew") from None
+            yield table.replace_schema_metadata(None)
 
     def bad(self) -> list[BadFile]:
-        found = []
-        for path in self._paths():
-            listed = json.loads(pq.read_schema(path).metadata[_BAD])
-            found += [BadFile(name, reason) for name, reason in listed]
-        return found
+        return [one for path in self._paths() for one in _bad_files(path)]
 
     def count(self) -> int:
         return len(self._paths())
@@ -95,8 +99,19 @@ class Parts:
         return self.folder / f"{number:06d}.parquet"
 
 
+def _rows(path: Path) -> pa.Table:
+    return pq.read_table(path, memory_map=False, page_checksum_verification=True)
+
+
+def _bad_files(path: Path) -> list[BadFile]:
+    return [BadFile(str(name), str(reason)) for name, reason in json.loads(pq.read_schema(path).metadata[_BAD])]
+
+
 def _is_whole(path: Path) -> bool:
+    """Whether all of a part can be read; its pages have checksums."""
     try:
-        return _BAD in (pq.read_schema(path).metadata or {})
+        _bad_files(path)
+        _rows(path)
     except DAMAGED:
         return False
+    return True

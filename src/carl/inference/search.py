@@ -6,6 +6,7 @@ import base64
 import io
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,7 +76,10 @@ def search(
 def _row_of(query: str, rows: dict[str, int], index: EmbeddingFile) -> int | None:
     """The row of a query that is one of the images, by its name or by its file."""
     path = Path(query).expanduser().absolute()
-    for name in (query, str(path), os.path.relpath(path, index.about.base)):
+    names = [query, str(path)]
+    with suppress(ValueError):  # on Windows there is no way from one drive to another
+        names.append(os.path.relpath(path, index.about.base))
+    for name in names:
         if name in rows:
             return rows[name]
     if not path.is_file():
@@ -169,9 +173,9 @@ def write_sheet(trained: Trained, index: EmbeddingFile, answers: Sequence[Answer
 def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
     """What or where the images of these rows are, for files and for what is read from one end to the other."""
     names = index.names()
-    paths = {row: index.file_of(names[row]) for row in rows}
-    if any(path.is_file() for path in paths.values()):
-        gone = next((path for path in paths.values() if not path.is_file()), None)
+    paths = {row: path for row in rows if (path := index.file_of(names[row])) is not None and path.is_file()}
+    if paths:
+        gone = next((names[row] for row in rows if row not in paths), None)
         if gone is not None:
             raise UserError(f"{gone} is no longer there; embed the images again")
         yield from paths.items()

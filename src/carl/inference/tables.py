@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
+from pydantic import TypeAdapter
 
 from carl import files
 from carl.errors import UserError
@@ -36,9 +38,9 @@ class About:
 
 
 def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
-    """Numbers as they are: random digits neither repeat nor compress."""
+    """Numbers as they are: random digits neither repeat nor compress. Checksums tell damage to them."""
     compression = {field.name: "none" if field.name == "embedding" else "zstd" for field in schema}
-    return pq.ParquetWriter(file, schema, compression=compression, use_dictionary=False)
+    return pq.ParquetWriter(file, schema, compression=compression, use_dictionary=False, write_page_checksum=True)
 
 
 def write_parquet(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
@@ -100,8 +102,8 @@ class EmbeddingFile:
         self.path = path
         self._root, self._shown = root, shown
         try:
-            self._file = pq.ParquetFile(path)
-            self.about = About(**json.loads(self._file.schema_arrow.metadata[_ABOUT]))
+            self._file = pq.ParquetFile(path, page_checksum_verification=True)
+            self.about = TypeAdapter(About).validate_json(self._file.schema_arrow.metadata[_ABOUT])
         except DAMAGED:
             raise UserError(f"{path} holds no embeddings; make it with: carl embed RUN IMAGES -o {path.name}") from None
         if self.about.version != VERSION:
@@ -148,9 +150,16 @@ class EmbeddingFile:
             f"{self.path} is damaged ({reason}); make it again with: carl embed RUN IMAGES -o FILE --force"
         )
 
-    def file_of(self, name: str) -> Path:
-        """Where the image of that name is, if it is a file; names that are shown are relative to the present folder."""
-        return (Path.cwd() if self._shown is not None else Path(self.about.base)) / Path(name).expanduser()
+    def file_of(self, name: str) -> Path | None:
+        """Where the image of that name is, if it is there; None for a name that leads out of what was embedded.
+
+        Names come from whoever made the images: those in a Parquet data set may be any text, and are no paths to us.
+        Names that are shown are relative to the present folder.
+        """
+        path = (Path.cwd() if self._shown is not None else Path(self.about.base)) / os.path.expanduser(name)
+        source = Path(self.about.source)
+        within = source.is_absolute() and path.parts[: len(source.parts)] == source.parts
+        return path if within and ".." not in path.parts[len(source.parts) :] else None
 
 
 def holds_embeddings(path: Path) -> bool:

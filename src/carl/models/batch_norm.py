@@ -41,8 +41,8 @@ class SharedBatchNorm(_BatchNorm):
         count = values.numel() // values.shape[1]
         means = values.sum(over) / max(count, 1)
         variances = (values - means.view(channels)).square().sum(over) / max(count, 1)
-        everyone = distributed.gather(torch.cat([means, variances, means.new_tensor([count])])[None])
-        means, variances, counts = everyone.split([len(means), len(means), 1], dim=1)  # rows of the processes
+        own = torch.cat([means, variances, means.new_tensor([count])])
+        means, variances, counts = distributed.gather(own[None]).split([len(means), len(means), 1], dim=1)
         total = counts.detach().sum()
         shares = counts.detach() / total
         mean = (shares * means).sum(0)

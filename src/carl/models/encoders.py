@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from carl.config import ModelConfig
 from carl.errors import UserError
 from carl.models.tiny_maps import adapt_to_tiny_maps
+from carl.models.torch_files import read_torch_file
 
 CLASSIFIERS = ("fc.", "head.", "classifier.", "head.fc.")  # layers above the representation, by timm's names
 WRAPPERS = ("module.", "encoder.", "backbone.", "model.")  # what other tools put before the names
@@ -94,16 +95,23 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return dict(load_file(path))
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
+        loaded = read_torch_file(path)
     except Exception as error:  # each format has errors of its own; all mean that the file is not usable
         reason = (str(error).splitlines() or ["unreadable"])[0]
         raise UserError(f"{path} holds no weights: {reason}; give a .safetensors file or a state dict") from None
     for key in ("state_dict", "model", "teacher"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
-    if not isinstance(loaded, dict) or not all(isinstance(value, Tensor) for value in loaded.values()):
+    if not isinstance(loaded, dict) or not all(isinstance(key, str) and _is_dense(loaded[key]) for key in loaded):
         raise UserError(f"{path} is not a state dict of tensors; save model.state_dict()")
     return loaded
+
+
+def _is_dense(value: object) -> bool:
+    """Whether a value is a tensor that has its numbers, neither sparse nor quantised nor of a shape alone."""
+    if not isinstance(value, Tensor) or value.layout != torch.strided:
+        return False
+    return not value.is_quantized and value.device.type == "cpu"
 
 
 def load_weights(encoder: nn.Module, path: Path) -> None:
@@ -123,9 +131,13 @@ def load_weights(encoder: nn.Module, path: Path) -> None:
             "choose the --backbone and --stem that it was trained with"
         )
     for key, value in found.items():
-        if value.shape != wanted[key].shape:
+        if value.shape != wanted[key].shape or value.is_complex():
             raise UserError(
-                f"{path} does not fit the encoder: {key!r} is {tuple(value.shape)}, not "
-                f"{tuple(wanted[key].shape)}; choose the --backbone, --stem and channels that it was trained with"
+                f"{path} does not fit the encoder: {key!r} is {tuple(value.shape)} {value.dtype}, not "
+                f"{tuple(wanted[key].shape)} {wanted[key].dtype}; choose the --backbone, --stem and channels that it "
+                "was trained with"
             )
     encoder.load_state_dict(found)
+    bad = next((key for key, value in encoder.state_dict().items() if not bool(value.isfinite().all())), None)
+    if bad is not None:
+        raise UserError(f"{path} holds values that are not finite (in {bad}); give weights that are whole")

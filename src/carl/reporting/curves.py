@@ -83,7 +83,7 @@ def _lines(run: Run, place: int, key: str, alone: bool) -> list[dict[str, Any]]:
     """The lines of one figure: where many runs share a chart, the probe's alone."""
     found = []
     for kind, name in (("step", "batch"), ("probe", "probe")):
-        points = [(r["epoch"], r[key]) for r in run.of_kind(kind) if is_number(r.get(key)) and is_number(r["epoch"])]
+        points = [(r["epoch"], r[key]) for r in run.of_kind(kind) if key in r]
         if points:
             found.append({"run": place, "kind": kind, "name": name, "points": _thinned(points)})
     return found if alone else found[-1:]
@@ -99,7 +99,7 @@ def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _mark(key: str, runs: Sequence[Run]) -> dict[str, Any] | None:
     """A level to compare with: all prototypes, or the entropy when all are used equally."""
     counts = {record["prototypes"] for run in runs for record in run.of_kind("probe") if "prototypes" in record}
-    if len(counts) != 1 or key not in ("used", "mean_entropy"):
+    if len(counts) != 1 or min(counts) <= 0 or key not in ("used", "mean_entropy"):
         return None
     (count,) = counts
     return {"value": count, "name": f"all {count}"} if key == "used" else {"value": math.log(count), "name": "ln K"}

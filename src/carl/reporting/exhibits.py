@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from carl.reporting.gallery_files import Gallery
 from carl.reporting.projections import PROJECTIONS, map_places
-from carl.reporting.run_files import Gallery
 
 NEAR_DUPLICATE_GROUPS = 0.95  # cosine of two prototypes, as in evaluation/health.py
 DEAD = 0.1  # a prototype is dead if nobody chooses it and its mean probability is under this part of 1/K (health.py)

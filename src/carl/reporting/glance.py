@@ -91,7 +91,7 @@ def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
             )
         )
     rise, epochs = _late_rise(run), run.value("train", "epochs", 1)
-    if run.finished and rise is not None and rise >= STILL_RISING:
+    if run.finished and rise is not None and rise >= STILL_RISING and is_number(epochs):
         advice = f"kNN rose by {rise:.1f} points over the last quarter of the run: train longer,"
         steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {2 * int(epochs)}"))
     if run.finished and "knn" in last and not any(m.protocol != "probe" and m.comparable for m in measures(run)):
@@ -156,10 +156,11 @@ def training_seconds(run: Run) -> tuple[float, bool]:
         if record.get("event") == "finished" and is_number(record.get("seconds")):
             return float(record["seconds"]), True
     total, before = 0.0, 0
+    size = run.value("train", "batch_size")
     for record in run.of_kind("step"):
         speed, step = record.get("images_per_second"), record.get("step", before)
-        if is_number(speed) and speed:
-            total += (step - before) * run.value("train", "batch_size", 0) / speed
+        if speed and is_number(size):
+            total += (step - before) * size / speed
         before = step
     return total, False
 

@@ -36,7 +36,7 @@ def write_report(run: Path, output: Path | None = None, projection: str = "pca")
     _check(projection)
     (found,) = read_runs([run])
     gallery = found.gallery
-    command = [str(word) for word in found.environment.get("command", [])]
+    command = found.environment["command"]
     page = _render(
         "run.html",
         _page_data([found], [gallery_data(gallery, projection)] if gallery else []),

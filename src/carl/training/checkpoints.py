@@ -12,6 +12,7 @@ from torch import Tensor
 
 from carl import files
 from carl.errors import UserError
+from carl.models.torch_files import read_torch_file
 from carl.runs import FORMAT
 
 
@@ -36,8 +37,26 @@ class Checkpoint:
             raise TypeError("its values are of other types")
         if not all(isinstance(value, Tensor) for value in (*self.method.values(), self.random_state)):
             raise TypeError("its weights are not tensors")
+        self._check_optimizer()
         if not (self.device_random_state is None or isinstance(self.device_random_state, Tensor)):
             raise TypeError("its random state is not a tensor")
+
+    def _check_optimizer(self) -> None:
+        """torch copies whatever an optimiser's state holds, list for list; ours are tensors and numbers."""
+        states, groups = self.optimizer.get("state"), self.optimizer.get("param_groups")
+        if not isinstance(states, dict) or not isinstance(groups, list):
+            raise TypeError("it has no state of an optimiser")
+        for state in (*states.values(), self.scaler):
+            if not isinstance(state, dict) or not all(_is_figure(value) for value in state.values()):
+                raise TypeError("its optimiser's state is not of tensors and numbers")
+        for group in groups:
+            members = group.get("params") if isinstance(group, dict) else None
+            if not isinstance(members, list) or not all(isinstance(number, int) for number in members):
+                raise TypeError("its optimiser's groups do not list their weights")
+
+
+def _is_figure(value: object) -> bool:
+    return value is None or isinstance(value, int | float | Tensor)
 
 
 def get_device_random_state(device: torch.device) -> Tensor | None:
@@ -69,11 +88,13 @@ def load_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise UserError(f"{path} does not exist, so this run cannot be resumed; start it again with another --out")
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_torch_file(path)
         found = state.pop("format")
     except Exception as error:  # damaged and foreign files fail in many ways
         reason = (str(error).splitlines() or ["unreadable"])[0]
         raise UserError(f"{path} is not a checkpoint of ours: {reason}; start again with another --out") from None
+    if not isinstance(found, int):
+        raise UserError(f"{path} is not a checkpoint of ours: its format is no number; start again with another --out")
     if found != FORMAT:
         raise UserError(f"{path} has format {found}, not {FORMAT}; resume with the version of carl that wrote it")
     try:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, TextIO, TypeGuard
 
 from carl import files
 from carl.config import Config, LogConfig
@@ -52,7 +53,24 @@ class Journal:
 
 def _is_record(record: Record) -> bool:
     """Whether a line is one that `write` wrote; lines by other hands are left out."""
-    return isinstance(record.get("kind"), str) and isinstance(record.get("step"), int) and "epoch" in record
+    kind, step, epoch = record.get("kind"), record.get("step"), record.get("epoch")
+    if not isinstance(kind, str) or not isinstance(step, int) or not _is_figure(epoch) or not math.isfinite(epoch):
+        return False
+    return all(_fits(kind, key, value) for key, value in record.items())
+
+
+def _fits(kind: str, key: str, value: object) -> bool:
+    """Whether a value is of the type that `key` has; events hold what they will."""
+    if key in ("findings", "warnings"):
+        return isinstance(value, list) and all(isinstance(text, str) for text in value)
+    if key in ("kind", "event", "verdict"):
+        return isinstance(value, str)
+    return kind == "event" or _is_figure(value)
+
+
+def _is_figure(value: object) -> TypeGuard[float]:
+    """A number that can be written as one; a metric may be NaN."""
+    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 class _Sink(Protocol):

@@ -25,7 +25,7 @@ from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
 from carl.models.batch_norm import average_running_statistics
 from carl.optim import build_optimizer, rate_at, set_rate
-from carl.runs import RunDirectory
+from carl.runs import RunDirectory, check_finite
 from carl.training.accumulation import backward_in_parts
 from carl.training.checkpoints import (
     Checkpoint,
@@ -39,6 +39,12 @@ from carl.training.numbers import MOST_SKIPPED, Watch, write_bad_batch
 from carl.training.probe import Probe, since
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# What each optimiser keeps of a weight.
+OPTIMIZER_STATES = {
+    "lars": {"momentum_buffer"},
+    "sgd": {"momentum_buffer"},
+    "adamw": {"step", "exp_avg", "exp_avg_sq"},
+}
 
 
 class Interrupted(Exception):
@@ -64,12 +70,25 @@ def _data_parallel(method: Method) -> DistributedDataParallel:
     return DistributedDataParallel(method, **options)
 
 
-def _check_fit(optimizer: torch.optim.Optimizer) -> None:
-    """torch takes any state for an optimiser, and fails at the first step where that is of another shape."""
+def _restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: set[str]) -> None:
+    """Take the state of each weight, which has `names`; all else (rates, momentum) is as the configuration says.
+
+    torch takes any state for an optimiser, and fails at the first step where that is of another kind or shape.
+    """
+    groups = [
+        {**own, "params": group["params"]}
+        for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    ]
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
     for parameter, state in optimizer.state.items():
+        if state and state.keys() != names:
+            raise ValueError(f"the optimiser's state of a weight is not {', '.join(sorted(names))}")
         for name, value in state.items():
-            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
-                raise ValueError(f"{name} of shape {tuple(value.shape)} for weights {tuple(parameter.shape)}")
+            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
+                shape = tuple(value.shape) if isinstance(value, Tensor) else value
+                raise ValueError(f"{name} of shape {shape} for weights {tuple(parameter.shape)}")
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"{name} is not finite")
 
 
 class Trainer:
@@ -211,8 +230,11 @@ class Trainer:
     def _check_weights(self) -> None:
         """Nothing is probed or saved that is not finite."""
         self._guard()
-        if not all(torch.stack([p.isfinite().all() for p in self.method.parameters()]).tolist()):
-            raise UserError(f"the weights are not finite after step {self.step}; {self._remedy()}")
+        kept = (value for value in (*self.method.parameters(), *self.method.buffers()) if value.is_floating_point())
+        if not all(torch.stack([value.isfinite().all() for value in kept]).tolist()):
+            raise UserError(
+                f"the weights, or averages kept beside them, are not finite after step {self.step}; {self._remedy()}"
+            )
 
     def _remedy(self) -> str:
         return (
@@ -312,8 +334,7 @@ class Trainer:
         """Go on from a checkpoint, as if the run had never stopped."""
         try:
             self.method.load_state_dict(checkpoint.method)
-            self.optimizer.load_state_dict(checkpoint.optimizer)
-            _check_fit(self.optimizer)
+            _restore_optimizer(self.optimizer, checkpoint.optimizer, OPTIMIZER_STATES[self.config.optim.name])
             if self.scaler.is_enabled():
                 self.scaler.load_state_dict(checkpoint.scaler)
             torch.set_rng_state(checkpoint.random_state)
@@ -325,9 +346,11 @@ class Trainer:
             raise UserError(
                 f"{self.run.checkpoint_file} does not fit config.toml: {reason}; restore the one it was made with"
             ) from None
+        check_finite(self.run.checkpoint_file, self.method)
         self.step = self._saved_step = checkpoint.step
         self.seconds = checkpoint.seconds
-        self._skipped_before = next((r["skipped_steps"] for r in self.journal.records[::-1] if "skipped_steps" in r), 0)
+        skipped = (r["skipped_steps"] for r in self.journal.of_kind("step")[::-1] if "skipped_steps" in r)
+        self._skipped_before = next(skipped, 0)
 
     @contextmanager
     def _signals_noticed(self) -> Iterator[None]:

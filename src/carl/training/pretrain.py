@@ -206,9 +206,11 @@ def run_pretraining(
             console.say(extension_remark(config, extended_from, trainer.step / batches.steps_per_epoch))
         trainer.train()
         trainer.save()
+        if isinstance(batches, StreamBatches):
+            bad = int(distributed.sum_over_processes(torch.tensor([len(batches.bad)], device=device)))
+            if bad:
+                console.say(f"{bad} images of the stream could not be decoded, others of the batch stood in")
         distributed.stop()  # what is left is the main process's
-        if isinstance(batches, StreamBatches) and batches.bad:
-            console.say(f"{len(batches.bad)} images of the stream could not be decoded, others of the batch stood in")
         finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
         if main and config.log.report and not (finished and run.gallery_file.exists()):
             write_gallery(run, config, method, dataset, facts, views, device)
@@ -230,9 +232,8 @@ def peak_memory(device: torch.device) -> int | None:
     """Most memory that this process has had: of the device for CUDA, else resident in RAM; None where unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if status.exists():  # what getrusage says of a child process begins with the memory of its parent
-        kilobytes = status.read_text().partition("VmHWM:")[2].split()
+    if Path("/proc/self/status").exists():  # what getrusage says of a child process begins with its parent's memory
+        kilobytes = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()
         return 1024 * int(kilobytes[0]) if kilobytes else None
     try:
         import resource
@@ -248,7 +249,10 @@ def summary(trainer: Trainer) -> list[str]:
     lines = [f"finished epoch {trainer.config.train.epochs} after {duration(trainer.seconds)}"]
     if probes:
         last = probes[-1]
-        lines.append(f"prototypes: {last['verdict']}" if "used" in last else f"RankMe {last['rank_me']:.0f}")
+        if "used" in last and "verdict" in last:
+            lines.append(f"prototypes: {last['verdict']}")
+        elif "rank_me" in last:
+            lines.append(f"RankMe {last['rank_me']:.0f}")
         lines += last.get("warnings", [])
         if "knn" in last:
             before = next((r["knn"] for r in probes if r["epoch"] == 0), None)

@@ -1,0 +1,53 @@
+"""Files of torch.save from anywhere: read without running anything, and in no more memory than they are long."""
+
+from __future__ import annotations
+
+import io
+import pickletools
+import re
+import zipfile
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+# What a state dict or a checkpoint asks for by name. torch's own reader allows more, some of which makes much of little
+# when it is called: bytearray(5 * 10**10) is fifty gigabytes of zeros, and so are tensors by their size.
+_WANTED = re.compile(
+    r"collections (OrderedDict|Counter)|torch\._utils _rebuild_(tensor_v2|parameter|parameter_with_state)"
+    r"|torch (?!Typed|Untyped)\w+Storage|torch (Size|device|bool|b?float\d+|u?int\d+|complex\d+)"
+    r"|(builtins|__builtin__) (set|complex)|_codecs encode"
+)
+_ZIP = b"PK\x03\x04"
+_LEGACY_PICKLES = 5  # before 1.6: magic number, version, system, the object, keys of its storages
+
+
+def read_torch_file(path: Path) -> Any:
+    """What torch.save wrote, on the CPU; anything may be raised for a file that is damaged or wants more than data."""
+    with path.open("rb") as file:
+        packed = file.read(len(_ZIP)) == _ZIP
+        file.seek(0)
+        if packed:
+            _check_zip(file)
+        else:
+            for _ in range(_LEGACY_PICKLES):
+                _check_pickle(file)
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _check_zip(file: IO[bytes]) -> None:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED:  # torch never does, and what is deflated may be a bomb
+                raise ValueError(f"it is compressed ({member.filename}), which torch.save does not do")
+            if member.filename.endswith(".pkl"):
+                _check_pickle(io.BytesIO(archive.read(member)))
+
+
+def _check_pickle(file: IO[bytes]) -> None:
+    """Refuse a pickle, up to its end, that names anything but tensors, numbers and containers."""
+    for operation, argument, _ in pickletools.genops(file):
+        if operation.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4"):
+            raise ValueError(f"it holds {operation.name}, which torch.save does not write")
+        if operation.name == "GLOBAL" and not _WANTED.fullmatch(str(argument)):
+            raise ValueError(f"it asks for {str(argument).replace(' ', '.')[:200]}, which weights do not need")
