@@ -42,7 +42,8 @@ class SharedBatchNorm(_BatchNorm):
         means = values.sum(over) / max(count, 1)
         variances = (values - means.view(channels)).square().sum(over) / max(count, 1)
         own = torch.cat([means, variances, means.new_tensor([count])])
-        means, variances, counts = distributed.gather(own[None]).split([len(means), len(means), 1], dim=1)
+        everyone: list[Tensor] = list(distributed.gather(own[None]).split([len(means), len(means), 1], dim=1))
+        means, variances, counts = everyone  # rows of the processes
         total = counts.detach().sum()
         shares = counts.detach() / total
         mean = (shares * means).sum(0)
