@@ -102,3 +102,14 @@ def test_scaling_the_rate_with_the_batch_leaves_the_configuration_alone():
     assert rate_at(optim, 1024, 1.0, 10) == pytest.approx(0.0024)
     assert optim.lr == 0.6
     assert peak_rate(settings(lr=0.6), 1024) == 0.6
+
+
+def test_with_nothing_excluded_all_parameters_are_adapted_and_decayed():
+    model = small_model()
+    optim = settings(name="lars", lr=0.5, weight_decay=0.01, momentum=0.0, exclude="none")
+    after = dict(one_step(model, optim).named_parameters())
+    model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0))).square().sum().backward()
+    for name, p in model.named_parameters():
+        assert p.grad is not None
+        local = 0.001 * p.norm() / (p.grad.norm() + 0.01 * p.norm()) if p.norm() > 0 else 1.0  # a bias of zeros
+        assert torch.allclose(after[name], p - 0.5 * local * (p.grad + 0.01 * p), rtol=1e-5, atol=1e-7), name

@@ -139,7 +139,7 @@ def build_views(config: Config, dataset: Dataset) -> Views:
 def _adjusted(recipe: ViewRecipe, config: Config) -> ViewRecipe:
     """The pipeline's recipe with the user's options in it."""
     views = config.views
-    if views.crop_min is not None and recipe.crop_area is not None:
+    if views.crop_min is not None and recipe.crop_area is not None and recipe.size == config.data.image_size:
         recipe = dataclasses.replace(recipe, crop_area=(views.crop_min, max(recipe.crop_area[1], views.crop_min)))
     if views.jitter_strength is not None:
         factor = views.jitter_strength

@@ -65,19 +65,21 @@ def rate_at(optim: OptimConfig, batch_size: int, progress: float, epochs: int) -
     return SCHEDULES[optim.schedule](after, peak, end)
 
 
-def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, object]]:
-    """Weights with decay; biases and norms (1-D) without decay and without LARS adaptation."""
+def parameter_groups(module: nn.Module, weight_decay: float, exclude: str = "1d") -> list[dict[str, object]]:
+    """Weights with decay; biases and norms (1-D), unless nothing is excluded, without decay and LARS adaptation."""
     trained = [p for p in module.parameters() if p.requires_grad]
+    spared = [p for p in trained if p.ndim <= 1 and exclude == "1d"]
+    names = {id(p) for p in spared}
     return [
-        {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay},
-        {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in trained if id(p) not in names], "weight_decay": weight_decay},
+        {"params": spared, "weight_decay": 0.0},
     ]
 
 
 def build_optimizer(module: nn.Module, optim: OptimConfig) -> torch.optim.Optimizer:
-    groups = parameter_groups(module, optim.weight_decay)
+    groups = parameter_groups(module, optim.weight_decay, optim.exclude)
     if optim.name == "lars":
-        # timm's LARS adapts a group without decay only when told to: weights always, 1-D parameters never.
+        # timm's LARS adapts a group without decay only when told to: the first always, what is excluded never.
         groups[0]["always_adapt"] = True
         lars: torch.optim.Optimizer = Lars(
             groups, lr=optim.lr, momentum=optim.momentum, trust_coeff=optim.trust_coefficient

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +16,10 @@ from carl.methods import METHODS, DataFacts
 FACTS = DataFacts("shapes", 8_000, 3, 24, 10)
 
 
-def outcome(name: str, preset: str = "shapes") -> dict[str, Any]:
+def outcome(name: str, preset: str = "shapes", facts: DataFacts = FACTS) -> dict[str, Any]:
     """What a run without further wishes leaves behind."""
     method = METHODS[name]
-    layers = [method.preset(preset, FACTS), {"data": {"source": "shapes", "image_size": 24}, "method": {"name": name}}]
+    layers = [method.preset(preset, facts), {"data": {"source": "shapes", "image_size": 24}, "method": {"name": name}}]
     config = method.completed(resolve(layers, method.Options)).model_dump(mode="json")
     return {"config": config, "data": "shapes", "images": 8_000, "classes": 10}
 
@@ -26,6 +29,7 @@ def row(name: str) -> dict[str, Any]:
         ("knn", "knn_random", "linear", "linear_random", "images_per_second", "peak_memory_mb"), 1.0
     )
     known = {"state": "done", "seeds": 1, "seeds_asked": 1, "epochs": 8, "batch_size": 128, "images": 8_000}
+    known |= {"image_size": 24, "verdict": "healthy"}
     values = changed_values(name, outcome(name))
     return {"method": name, **known, **figures, "values": values, "machine": "a machine", "made": "2026-11-16"}
 
@@ -45,7 +49,28 @@ def test_values_that_the_paper_leaves_unset_and_views_are_listed(name: str, valu
 
 @pytest.mark.parametrize("name", list(METHODS))
 def test_the_papers_own_preset_changes_nothing(name: str):
-    assert changed_values(name, outcome(name, "paper")) == {}
+    assert changed_values(name, outcome(name, "paper", replace(FACTS, images=10**8))) == {}
+
+
+def test_what_was_cut_to_the_data_is_listed_too():
+    assert changed_values("pcl", outcome("pcl"))["method.clusters"] == [50, 100, 200]
+    assert changed_values("swav", outcome("swav", "paper", replace(FACTS, images=600)))["method.queue"] == 256
+
+
+def test_a_collapse_is_in_the_table():
+    collapsed = row("pcl") | {"verdict": "partly collapsed"}
+    line = next(line for line in markdown("shapes", [row("carl"), collapsed]).splitlines() if line.startswith("| pcl"))
+    assert "| partly collapsed |" in line
+
+
+def test_every_method_was_at_least_ten_points_over_random_weights_when_last_compared():
+    kept = Path(__file__).parents[2] / "results" / "compare-shapes.json"
+    rows = json.loads(kept.read_text())["rows"]
+    assert {each["method"] for each in rows} == set(METHODS)
+    for each in rows:
+        assert each["knn"] >= each["knn_random"] + 10, each["method"]
+        assert each["images_per_second"] > 0
+        assert each["peak_memory_mb"] > 0
 
 
 def test_values_that_all_methods_share_stand_in_the_caption_once():

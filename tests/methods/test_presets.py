@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 
+from carl.assembly import build_views
 from carl.config import Config, resolve
 from carl.data.views import pipeline
 from carl.methods import METHODS, DataFacts
 from carl.methods.moco import MoCo, fitting_queue
 from carl.methods.paper import fitting_clusters
 from carl.methods.pcl import PCL
+from carl.training.pretrain import plan
 
 
 def facts(name: str = "cifar10", images: int = 50_000, classes: int = 10) -> DataFacts:
@@ -30,25 +34,25 @@ def planned(name: str, data: DataFacts, preset: str | None = None, **method: Any
 
 
 @pytest.mark.parametrize(
-    ("name", "views", "optimiser", "rate", "end", "decay"),
+    ("name", "views", "optimiser", "rate", "end", "decay", "exclude"),
     [
-        ("simclr", "simclr", "sgd", 0.03, 0.0, 1e-6),
-        ("byol", "byol", "sgd", 0.03, 0.0, 1.5e-6),
-        ("moco", "moco", "sgd", 0.03, 0.0, 1e-4),
-        ("pcl", "moco", "sgd", 0.03, 0.0, 1e-4),
-        ("swav", "swav", "lars", 0.6, 0.0006, 1e-6),
-        ("supervised", "supervised", "sgd", 0.03, 0.0, 5e-4),
-        ("simsiam", "moco", "sgd", 0.05, 0.0, 1e-4),
+        ("simclr", "simclr", "sgd", 0.03, 0.0, 1e-6, "1d"),
+        ("byol", "byol", "sgd", 0.03, 0.0, 1.5e-6, "1d"),
+        ("moco", "moco", "sgd", 0.03, 0.0, 1e-4, "none"),
+        ("pcl", "moco", "sgd", 0.03, 0.0, 1e-4, "none"),
+        ("swav", "swav", "lars", 0.6, 0.0006, 1e-6, "none"),
+        ("supervised", "supervised", "sgd", 0.03, 0.0, 5e-4, "1d"),
+        ("simsiam", "moco", "sgd", 0.05, 0.0, 1e-4, "1d"),
     ],
 )
 def test_the_paper_preset_has_the_papers_optimiser_and_views(
-    name: str, views: str, optimiser: str, rate: float, end: float, decay: float
+    name: str, views: str, optimiser: str, rate: float, end: float, decay: float, exclude: str
 ):
     config = planned(name, facts())
     optim = config.optim
     assert (config.method.preset or "paper", config.views.pipeline) == ("paper", views)
     assert (optim.name, optim.lr, optim.lr_end, optim.weight_decay) == (optimiser, rate, end, decay)
-    assert (optim.schedule, optim.warmup_epochs) == ("cosine", 0.0)
+    assert (optim.schedule, optim.warmup_epochs, optim.exclude) == ("cosine", 0.0, exclude)
     assert (config.train.epochs, config.train.batch_size) == (200, 256)
     assert (config.model.hidden_dim, config.model.hidden_layers, config.model.output_dim) == (512, 1, 128)
 
@@ -165,3 +169,36 @@ def test_supervised_views_crop_as_mocos_and_the_built_in_data_keep_their_own_cro
 def test_pcl_warms_up_for_a_tenth_of_a_run_and_at_most_twenty_epochs(epochs: int, warmup: int):
     layers = [{"data": {"source": "x", "image_size": 32}, "train": {"epochs": epochs}}]
     assert PCL.completed(resolve(layers, PCL.Options)).method.model_dump()["warmup_epochs"] == warmup
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_batch_norm_stands_in_the_heads_of_carl_swav_and_byol_alone(name: str):
+    """As CARL's paper says; SimSiam is not in it and has its own paper's."""
+    method = METHODS[name](planned(name, facts()), facts())
+    found = any(isinstance(module, nn.BatchNorm1d) for module in method.head.modules())
+    assert found == (name in ("carl", "swav", "byol", "simsiam"))
+
+
+@pytest.mark.parametrize(
+    ("given", "rate"),
+    [
+        ({}, 0.03),
+        ({"name": "sgd"}, 0.03),  # the preset's own
+        ({"name": "adamw"}, 1e-3),
+        ({"name": "lars"}, 0.6),
+        ({"name": "adamw", "lr": 0.01}, 0.01),
+    ],
+)
+def test_another_optimiser_has_a_rate_that_fits_it(given: dict[str, Any], rate: float, small_data: Path):
+    layer = {"data": {"source": str(small_data)}, "method": {"name": "simclr"}, "train": {"batch_size": 16}}
+    config, _, _ = plan({**layer, "optim": given})
+    assert config.optim.lr == rate
+
+
+def test_the_smallest_crop_is_of_large_views_and_leaves_small_ones_alone(small_data: Path):
+    layer = {"data": {"source": str(small_data)}, "method": {"name": "swav"}, "train": {"batch_size": 16}}
+    views = {"pipeline": "swav_multicrop", "crop_min": 0.6}
+    config, dataset, _ = plan({**layer, "views": views})
+    assert [recipe.crop_area for recipe in build_views(config, dataset).recipes] == [(0.6, 1.0)] * 2 + [
+        (0.05, 0.14)
+    ] * 6

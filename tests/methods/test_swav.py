@@ -7,7 +7,9 @@ import torch
 from lightly.loss import SwaVLoss
 from torch import Tensor
 
-from carl.methods.swav import SwAV
+from carl.config import resolve
+from carl.methods import DataFacts
+from carl.methods.swav import SwAV, SwavOptions
 from carl.optim import build_optimizer
 from tests.methods.examples import PROGRESS, make, make_batch, settings
 
@@ -96,6 +98,21 @@ def test_the_loss_is_lightlys_and_has_the_queue_in_it_only_from_its_epoch(pipeli
     assert float(before) == pytest.approx(lightlys(method, pipeline, with_queue=False), abs=1e-5)
     assert float(later) == pytest.approx(lightlys(method, pipeline, with_queue=True), abs=1e-5)
     assert abs(float(before - later)) > 1e-4
+
+
+def test_the_head_normalises_over_views_of_all_sizes_at_once():
+    method, batch, seen = made().train(), make_batch("swav", views="swav_multicrop"), []
+    method.head.get_submodule("projection").register_forward_hook(lambda _, given, __: seen.append(len(given[0])))
+    method.represent(batch)
+    assert seen == [sum(len(view) for view in batch.views)]
+
+
+def test_a_queue_that_would_come_after_the_run_is_remarked():
+    data = DataFacts("cifar10", 50_000, 3, 32, 10)
+    layers = [SwAV.preset("paper", data), {"data": {"source": "x"}, "method": {"name": "swav"}}]
+    for epochs, count in ((15, 1), (16, 0)):
+        config = resolve([*layers, {"train": {"epochs": epochs}}], SwavOptions)
+        assert len([remark for remark in SwAV.remarks(config, data) if "method.queue_epoch" in remark]) == count
 
 
 def test_each_large_view_has_a_queue_of_its_own_embeddings():

@@ -87,7 +87,8 @@ def row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict
         "peak_memory_mb": mean(
             [None if o["peak_memory_bytes"] is None else o["peak_memory_bytes"] / 1e6 for o in done]
         ),
-        "verdict": done[0]["verdict"],
+        "verdict": ", ".join(dict.fromkeys(str(o["verdict"]) for o in done if o["verdict"])),
+        "image_size": config["data"]["image_size"],
         "epochs": config["train"]["epochs"],
         "batch_size": config["train"]["batch_size"],
         "images": done[0]["images"],
@@ -100,9 +101,10 @@ def row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict
 
 def changed_values(name: str, outcome: Outcome) -> dict[str, Any]:
     """Values of method, views and optimiser that differ from the method's `paper` preset for the same data."""
-    config = outcome["config"]
     method = find_method(name)
-    facts = DataFacts(outcome["data"], outcome["images"], 3, config["data"]["image_size"], outcome["classes"])
+    config = resolve([outcome["config"]], method.Options).model_dump(mode="json")  # with values newer than the outcome
+    enough = max(outcome["images"], 10**8)  # so that nothing of the paper's is cut to the data
+    facts = DataFacts(outcome["data"], enough, 3, config["data"]["image_size"], outcome["classes"])
     paper = resolve([{"data": {"source": "x"}}, method.preset("paper", facts)], method.Options)
     usual = method.completed(paper).model_dump(mode="json")
     return {
@@ -128,26 +130,27 @@ def markdown(source: str, rows: Sequence[dict[str, Any]]) -> str:
         machines = "; ".join(dict.fromkeys(r["machine"] for r in done))
         dates = " to ".join(dict.fromkeys((min(r["made"] for r in done), max(r["made"] for r in done))))
         lines += [
-            f"{first['images']} images, {first['epochs']} epochs, batch {first['batch_size']}. "
+            f"{first['images']} images of {first['image_size']} px, {first['epochs']} epochs, batch "
+            f"{first['batch_size']}. "
             "kNN: k=20, offline, all test images. Linear: cached features. Gain is over the same encoder with random "
             f"weights. Images/s: all of the training but its probes. {machines}, {dates}.",
             "",
         ]
     if shared:
         lines += [f"Not the paper's, and the same for all: {_listed(shared)}.", ""]
-    heads = ("method", "seeds", "kNN %", "gain", "linear %", "gain", "images/s", "peak MB")
+    heads = ("method", "seeds", "kNN %", "gain", "linear %", "gain", "images/s", "peak MB", "health")
     lines.append(f"| {' | '.join(heads)} | values that are not the paper's |")
     lines.append("|---" * (len(heads) + 1) + "|")
     for r in rows:
         if r["state"] != "done":
-            lines.append(f"| {r['method']} | 0 | failed: {r['reason']} | | | | | | |")
+            lines.append(f"| {r['method']} | 0 | failed: {r['reason']} | | | | | | | |")
             continue
         values = _listed({key: value for key, value in r["values"].items() if key not in shared})
         seeds = f"{r['seeds']}" + (f" of {r['seeds_asked']}" if r["seeds"] < r["seeds_asked"] else "")
         lines.append(
             f"| {r['method']} | {seeds} | {_number(r['knn'])} | {_gain(r['knn'], r['knn_random'])} "
             f"| {_number(r['linear'])} | {_gain(r['linear'], r['linear_random'])} "
-            f"| {_number(r['images_per_second'], 0)} | {_number(r['peak_memory_mb'], 0)} | {values} |"
+            f"| {_number(r['images_per_second'], 0)} | {_number(r['peak_memory_mb'], 0)} | {r['verdict']} | {values} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -31,17 +31,18 @@ class MocoOptions(MethodOptions):
     )
 
 
-# CARL's paper trains MoCo by its own repository: rate 0.03, decay 1e-4, cosine to 0, its own augmentation (--aug-plus).
+# CARL's paper trains MoCo by its own repository: rate 0.03, decay 1e-4 on all weights, cosine to 0, its own
+# augmentation (--aug-plus).
 PAPER: Layer = {
     "views": {"pipeline": "moco"},
-    "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 1e-4},
+    "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 1e-4, "exclude": "none"},
 }
 # A few hundred steps. The queue must be young against the key encoder's memory (4 steps to 100), or embeddings flee
 # from old keys instead of telling images apart; the temperature of MoCo v1 leaves the flat start sooner; groups of a
 # batch of 128 would be too small for batch norm on 1x1 maps.
 SHAPES: Layer = {
     "method": {"momentum": 0.99, "queue": 512, "temperature": 0.07, "shuffle_groups": 1},
-    "optim": {"lr": 0.06},
+    "optim": {"lr": 0.06, "exclude": "1d"},
 }
 
 

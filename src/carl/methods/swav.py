@@ -48,12 +48,12 @@ class SwavOptions(MethodOptions):
 # Rate and decay of its repository for batches of 256; LARS. 0.6 down to 0.0006 is what CARL's paper uses too.
 PAPER: Layer = {
     "views": {"pipeline": "swav"},
-    "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6},
+    "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6, "exclude": "none"},
 }
 SHAPES: Layer = {
     # Codes of 0.05 are still flat here.
     "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0, "epsilon": 0.01},
-    "optim": {"name": "sgd", "lr": 0.1},
+    "optim": {"name": "sgd", "lr": 0.1, "exclude": "1d"},
 }
 
 
@@ -82,11 +82,17 @@ class SwAV(Method):
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
         assert isinstance(config.method, SwavOptions)
-        queue, images = config.method.queue, facts.images
-        return [] if queue == QUEUE else [f"a queue of {queue} embeddings, not {QUEUE}: the data have {images} images"]
+        queue, start, epochs = config.method.queue, config.method.queue_epoch, config.train.epochs
+        found = [] if queue == QUEUE else [f"a queue of {queue} embeddings, not {QUEUE}: {facts.images} images"]
+        if queue and start >= epochs:
+            found.append(f"the queue would come in at epoch {start}, after the last of {epochs}: method.queue_epoch")
+        return found
 
     def represent(self, batch: Batch) -> Tensor:
-        return unit(forward_views(self.embed, batch.views, together=True))  # (V, B, D)
+        features = forward_views(self.encoder, batch.views, together=True)  # (V, B, F)
+        # The head sees the views of all sizes at once, as in the authors' code: its batch norm mixes them.
+        embeddings = self.head.get_submodule("projection")(features.flatten(0, 1))
+        return unit(embeddings.unflatten(0, features.shape[:2]))  # (V, B, D)
 
     def embed(self, images: Tensor) -> Tensor:
         embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from carl import distributed, files
 from carl.assembly import build_views, gather_facts, load_data
-from carl.config import Config, Layer, differences, merge, resolve
+from carl.config import Config, Layer, OptimConfig, differences, merge, resolve
 from carl.data.batches import Batches, check_batch_size, check_shares
 from carl.data.images import Dataset, PackedImages, Split
 from carl.data.shards import Shards
@@ -53,7 +53,8 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     known = {"data": {"image_size": facts.image_size}}
     preset = config.method.preset or method.default_preset(facts)
     chosen = {"method": {"preset": preset}}
-    config = resolve([known, method.preset(preset, facts), layer, chosen], method.Options)
+    values = fitting_rates(method.preset(preset, facts), merge([layer]))
+    config = resolve([known, values, layer, chosen], method.Options)
     facts = gather_facts(config, dataset)  # the preset may have set the side of the views
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
@@ -70,6 +71,15 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
             f"{config.method.name} needs {method.views_needed}; use simclr"
         )
     return config, dataset, facts
+
+
+def fitting_rates(preset: Layer, given: Layer) -> Layer:
+    """The preset, without its rates where the user chose another optimiser than they are for."""
+    optim = dict(preset.get("optim", {}))
+    name = optim.get("name", OptimConfig().name)
+    if given.get("optim", {}).get("name", name) != name:
+        optim = {key: value for key, value in optim.items() if key not in ("name", "lr", "lr_end")}
+    return {**preset, "optim": optim}
 
 
 def check_text(name: str, text: str) -> None:
