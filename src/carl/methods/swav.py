@@ -51,8 +51,7 @@ PAPER: Layer = {
     "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6, "exclude": "none"},
 }
 SHAPES: Layer = {
-    # Codes of 0.05 are still flat here.
-    "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0, "epsilon": 0.01},
+    "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0, "epsilon": 0.01},  # codes of 0.05 are still flat
     "optim": {"name": "sgd", "lr": 0.1, "exclude": "1d"},
 }
 
@@ -83,15 +82,13 @@ class SwAV(Method):
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
         assert isinstance(config.method, SwavOptions)
         queue, start, epochs = config.method.queue, config.method.queue_epoch, config.train.epochs
+        late = f"the queue would come in at epoch {start}, after the last of {epochs}: method.queue_epoch"
         found = [] if queue == QUEUE else [f"a queue of {queue} embeddings, not {QUEUE}: {facts.images} images"]
-        if queue and start >= epochs:
-            found.append(f"the queue would come in at epoch {start}, after the last of {epochs}: method.queue_epoch")
-        return found
+        return found + ([late] if queue and start >= epochs else [])
 
     def represent(self, batch: Batch) -> Tensor:
         features = forward_views(self.encoder, batch.views, together=True)  # (V, B, F)
-        # The head sees the views of all sizes at once, as in the authors' code: its batch norm mixes them.
-        embeddings = self.head.get_submodule("projection")(features.flatten(0, 1))
+        embeddings = self.head.get_submodule("projection")(features.flatten(0, 1))  # all sizes at once, as in its code
         return unit(embeddings.unflatten(0, features.shape[:2]))  # (V, B, D)
 
     def embed(self, images: Tensor) -> Tensor:
