@@ -6,6 +6,7 @@ import io
 import pickletools
 import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +19,10 @@ _WANTED = re.compile(
     r"|torch (?!Typed|Untyped)\w+Storage|torch (Size|device|bool|b?float\d+|u?int\d+|complex\d+)"
     r"|(builtins|__builtin__) (set|complex)|_codecs encode"
 )
+_ITEM_BYTES = {
+    "Double": 8, "Float": 4, "Half": 2, "BFloat16": 2, "Long": 8, "Int": 4, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+    "ComplexDouble": 16, "ComplexFloat": 8,
+}  # fmt: skip
 _ZIP = b"PK\x03\x04"
 _LEGACY_PICKLES = 5  # before 1.6: magic number, version, system, the object, keys of its storages
 
@@ -41,7 +46,45 @@ def _check_zip(file: IO[bytes]) -> None:
             if member.compress_type != zipfile.ZIP_STORED:  # torch never does, and what is deflated may be a bomb
                 raise ValueError(f"it is compressed ({member.filename}), which torch.save does not do")
             if member.filename.endswith(".pkl"):
-                _check_pickle(io.BytesIO(archive.read(member)))
+                content = archive.read(member)
+                _check_pickle(io.BytesIO(content))
+                _check_storages(content, member.filename.rpartition("/")[0], archive)
+
+
+def _check_storages(content: bytes, folder: str, archive: zipfile.ZipFile) -> None:
+    """Refuse a storage that is shorter than its tensors are told: older versions of torch would read beyond its end."""
+    lengths = {member.filename: member.file_size for member in archive.infolist()}
+    for kind, key, count in _stated_storages(content):
+        record = f"{folder}/data/{key}".lstrip("/")
+        needed = count * _ITEM_BYTES[kind.removeprefix("torch ").removesuffix("Storage")]
+        if lengths.get(record, -1) < needed:
+            raise ValueError(f"its {record} is shorter than the {needed} bytes that are stated")
+
+
+def _stated_storages(content: bytes) -> Iterator[tuple[str, str, int]]:
+    """Class, key and number of values of each storage that a pickle names: ("storage", class, key, place, number)."""
+    known: dict[int, Any] = {}  # what is referred to again: words and classes
+    values: list[Any] = []  # since the last mark
+    before = ""
+    for operation, argument, _ in pickletools.genops(content):
+        name = operation.name
+        if name == "MARK":
+            values = []
+        elif name in ("BINUNICODE", "GLOBAL", "BININT", "BININT1", "BININT2", "LONG1"):
+            values.append(argument)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            known[argument] = values[-1] if before in ("BINUNICODE", "GLOBAL") else None
+        elif name in ("BINGET", "LONG_BINGET"):
+            values.append(known.get(argument))
+        elif name == "BINPERSID":
+            match values:
+                case ["storage", str() as kind, str() as key, str(), int() as count] if kind.startswith("torch "):
+                    yield kind, key, count
+                case _:
+                    raise ValueError("it names a storage in a way that torch.save does not")
+        elif name != "TUPLE":
+            values.append(None)  # whatever it is, it is no part of a storage's name
+        before = name
 
 
 def _check_pickle(file: IO[bytes]) -> None:
