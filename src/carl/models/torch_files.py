@@ -72,9 +72,9 @@ def _stated_storages(content: bytes) -> Iterator[tuple[str, str, int]]:
             values = []
         elif name in ("BINUNICODE", "GLOBAL", "BININT", "BININT1", "BININT2", "LONG1"):
             values.append(argument)
-        elif name in ("BINPUT", "LONG_BINPUT"):
+        elif name in ("BINPUT", "LONG_BINPUT") and argument is not None:
             known[argument] = values[-1] if before in ("BINUNICODE", "GLOBAL") else None
-        elif name in ("BINGET", "LONG_BINGET"):
+        elif name in ("BINGET", "LONG_BINGET") and argument is not None:
             values.append(known.get(argument))
         elif name == "BINPERSID":
             match values:
