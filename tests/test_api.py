@@ -122,6 +122,7 @@ def test_the_plain_loop_runs(example_data: Path, tmp_path: Path):
     assert math.isfinite(float(output.split()[-1]))
 
 
+@pytest.mark.slow
 def test_the_lightning_example_runs(example_data: Path, tmp_path: Path):
     pytest.importorskip("pytorch_lightning", reason="Lightning comes with the test extra")
     code = (EXAMPLES / "lightning.py").read_text()

@@ -130,6 +130,7 @@ def share(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_with_unequal_shares_find_what_one_finds(tmp_path: Path):
     mp.spawn(share, args=(str(tmp_path),), nprocs=2)
     whole = kmeans(blobs(300), 9, seed=4)

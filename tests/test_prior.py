@@ -83,6 +83,7 @@ def test_uniform_is_a_minimum_exactly_when_lambda_is_over_two(weight: float) -> 
     assert bool((curved < 0).all()) == (weight < STABLE)
 
 
+@pytest.mark.slow
 def test_the_barrier_separates_starts_that_return_to_uniform_from_those_that_do_not() -> None:
     top = barrier(30, 2.5)
     assert 1 / 30 < top < 0.2

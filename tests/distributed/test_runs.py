@@ -190,6 +190,7 @@ def has_worker(agent: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds the worker in /proc")
 def test_a_killed_worker_is_started_again_and_the_run_goes_on_from_its_checkpoint(tmp_path: Path, small_data: Path):
     run = tmp_path / "run"

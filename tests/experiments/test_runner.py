@@ -288,6 +288,7 @@ def test_a_comparison_says_which_seeds_failed_and_where_it_was_measured(tmp_path
     assert "x86_64, 2 cores, 2 threads, 2026-11-16." in text
 
 
+@pytest.mark.slow
 def test_comparison_prints_every_method_and_goes_on_where_it_was(carl: Run, small_data):
     settings = ["--set", "model.backbone=test_resnet", "--set", "train.batch_size=32", "--set", "probe.images=32"]
     arguments = ["compare", small_data, "--methods", "carl,simclr", "--epochs", "1", "--out", "side", *settings]

@@ -53,6 +53,7 @@ def test_groups_are_the_same_from_all_images_at_once_and_from_parts():
         assert np.allclose(parts.arrays()[name], expected), name
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux's /proc")
 def test_fifty_thousand_prototypes_are_never_compared_all_with_all_at_once():
     code = (
