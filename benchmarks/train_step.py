@@ -1,6 +1,6 @@
 """Training step of ResNet-18 on a CPU: the plain timm model against the one adapted to tiny maps.
 
-    python -m benchmarks.train_step [--json] [--sizes 32 64 96] [--small-sizes 32 64] [--repeats N]
+    python -m benchmarks.train_step [--json] [--sizes 32 64 96] [--small-sizes 32 64 96] [--repeats N]
 
 One step is forward + backward + SGD on two views of 256 images (one forward of 512), of 64 images with the small
 stem. The two models take turns, so that whatever else the machine does meets both; times are medians, the spread is
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 96], help="image sizes in pixels")
-    parser.add_argument("--small-sizes", type=int, nargs="*", default=[32, 64], help="the same with the small stem")
+    parser.add_argument("--small-sizes", type=int, nargs="*", default=[32, 64, 96], help="the same with the small stem")
     parser.add_argument("--repeats", type=int, default=5, help="timed steps; more on a busy machine")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads of torch")
     options = parser.parse_args(arguments)
