@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -66,7 +67,7 @@ def _exists(name: str) -> bool:
 
 
 def load_data(config: Config) -> Dataset:
-    """The data set, cut to `data.limit` training images where that is set."""
+    """The data set, without `data.held_out` training images and cut to `data.limit` where these are set."""
     data = config.data
     if data.road == "stream" or (data.road == "auto" and names_shards(data.source)):
         return load_stream(config)
@@ -80,12 +81,26 @@ def load_data(config: Config) -> Dataset:
     )
     if find_method(config.method.name).needs_labels:
         dataset = labelled_only(dataset, config.method.name)
+    if data.held_out:
+        dataset = hold_out(dataset, data.held_out)
     limit = config.data.limit
     if limit is None or limit >= len(dataset.pretraining):
         return dataset
     key = "unlabeled" if "unlabeled" in dataset.splits else "train"
     whole = dataset.splits[key]
     return dataclasses.replace(dataset, splits={**dataset.splits, key: whole.head(limit)})
+
+
+def hold_out(dataset: Dataset, count: int) -> Dataset:
+    """`count` training images, evenly spaced, in the place of the test images, which nobody sees then."""
+    train = dataset.train
+    if count >= len(train):
+        raise UserError(f"data.held_out={count} leaves none of the {len(train)} training images; hold out fewer")
+    kept = np.ones(len(train), dtype=bool)
+    kept[np.arange(count) * len(train) // count] = False
+    splits = {name: split for name, split in dataset.splits.items() if name == "unlabeled"}
+    splits |= {"train": train.subset(kept.nonzero()[0]), "test": train.subset((~kept).nonzero()[0])}
+    return dataclasses.replace(dataset, splits=splits, folds=())
 
 
 def load_stream(config: Config) -> Dataset:
@@ -95,6 +110,8 @@ def load_stream(config: Config) -> Dataset:
         raise UserError(f"a stream has no labels, and {config.method.name} needs them; choose another --method")
     if data.limit is not None:
         raise UserError(f"data.limit={data.limit} cannot cut a stream; name fewer shards")
+    if data.held_out:
+        raise UserError(f"data.held_out={data.held_out} cannot cut a stream; keep shards of their own for judging")
     return open_stream(data.source, data.image_size, data.max_bad, throttled(show_progress))
 
 

@@ -36,6 +36,12 @@ class DataConfig(Section):
         None, ge=0, description="Undecodable files that may be left out; one in twenty if unset."
     )
     limit: int | None = Field(None, ge=1, description="Train on the first so many images only; all if unset.")
+    held_out: int = Field(
+        0,
+        ge=0,
+        description="Keep so many training images, evenly spaced, from training and judge on them instead of the test "
+        "images: for choosing values. The rest is copied into memory.",
+    )
     road: Literal["auto", "packed", "photos", "stream"] = Field(
         "auto",
         description="What views are cut from: `packed` pixels of one size, or the `photos` themselves, decoded for "

@@ -13,7 +13,10 @@ import timm
 import torch
 from safetensors.torch import save_file
 
+from carl.assembly import load_data
+from carl.config import resolve
 from carl.data.shapes import make_shapes
+from carl.errors import UserError
 from carl.evaluation import evaluate as module
 from carl.evaluation import material
 from carl.evaluation.evaluate import evaluate, to_json
@@ -21,6 +24,7 @@ from carl.evaluation.features import frozen
 from carl.evaluation.material import Material
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.evaluation.target import find_target, load_encoder, weights_hash
+from carl.methods.carl_options import CarlOptions
 from carl.training import commands
 from tests.conftest import Run
 
@@ -352,3 +356,38 @@ def test_a_shortened_protocol_and_the_number_of_labels_are_said(run: Path, carl:
     assert "1 epochs instead of the protocol's 50" in done.stdout
     labels = json.loads(results(run)[0].read_text())["per_seed"][0]["labels"]
     assert f"20% of the labels ({labels})" in done.stdout
+
+
+def test_values_can_be_chosen_without_the_test_images(small_data: Path, tmp_path: Path, carl: Run):
+    arguments = [
+        "pretrain", small_data, "--backbone", "test_resnet", "--epochs", "1", "--batch-size", "16",
+        "--prototypes", "10", "--out", tmp_path / "run", "--set", "log.report=false", "--set", "data.held_out=24",
+    ]  # fmt: skip
+    assert carl(*arguments).returncode == 0
+    said = carl("eval", tmp_path / "run", "--protocol", "knn")
+    assert said.returncode == 0
+    assert "72 / 24 held-out training images" in said.stdout
+    assert (tmp_path / "run/results/knn-small-held-out-24.json").is_file()
+    # The last word is the test images'.
+    said = carl("eval", tmp_path / "run", "--protocol", "knn", "--set", "data.held_out=0")
+    assert "96 / 32 images" in said.stdout
+    assert len(results(tmp_path / "run")) == 2
+
+
+def test_held_out_images_are_spread_over_the_classes_and_never_trained_on(small_data: Path):
+    config = resolve([{"data": {"source": str(small_data), "held_out": 20, "limit": 50}}], CarlOptions)
+    whole = load_data(resolve([{"data": {"source": str(small_data)}}], CarlOptions))
+    dataset = load_data(config)
+    assert dataset.test is not None
+    assert (len(dataset.train), len(dataset.test)) == (50, 20)
+    assert material.count_shared(dataset.train, dataset.test) == 0
+    assert material.count_shared(whole.train, dataset.test) == 20  # of the training images, none of the test's
+    pixels = whole.train.images.pixels
+    places = [np.flatnonzero((pixels == image).all((1, 2, 3)))[0] for image in dataset.test.images.pixels]
+    assert set(np.diff(places)) <= {4, 5}
+
+
+@pytest.mark.parametrize("count", [96, 500])
+def test_holding_out_everything_is_an_error(count: int, small_data: Path):
+    with pytest.raises(UserError, match=f"data.held_out={count} leaves none of the 96"):
+        load_data(resolve([{"data": {"source": str(small_data), "held_out": count}}], CarlOptions))

@@ -130,6 +130,7 @@ def header(subject: Subject, encoder_hash: str) -> Result:
         "data_fingerprint": subject.dataset.fingerprint,
         "train_images": len(material.train),
         "test_images": len(material.test),
+        "held_out": target.config.data.held_out or None,
         "classes": material.classes,
         "class_names": list(subject.dataset.class_names),
         "image_size": material.image_size,
@@ -206,6 +207,8 @@ def result_file(subject: Subject, out: Path | None, header: Result) -> Path:
         parts.append(f"{request.seeds}-seeds")
     if request.epochs is not None:
         parts.append(f"{request.epochs}-epochs")
+    if header["held_out"]:
+        parts.append(f"held-out-{header['held_out']}")
     if request.rates:
         parts.append("rates-" + "-".join(f"{rate:g}" for rate in request.rates))
     of_run = target.run is not None and target.weights == target.run.encoder_file
@@ -266,7 +269,8 @@ def table(result: Result) -> list[str]:
     usual = PROTOCOLS[protocol].epochs
     if result["epochs"] != usual:
         extra += f", {result['epochs']} epochs instead of the protocol's {usual}"
-    images = f"{result['train_images']} / {result['test_images']} images"
+    judged = "held-out training images" if result.get("held_out") else "images"
+    images = f"{result['train_images']} / {result['test_images']} {judged}"
     lines = [f"{TITLES[protocol]} on {Path(result['data']).name}{extra}, {result['kind']} ({images})"]
     if len(result["seeds"]) > 1:
         lines.append(f"  mean and standard deviation over {len(result['seeds'])} seeds")

@@ -89,7 +89,8 @@ def _target_in_run(
             f"--set {fixed[0]}: the run's own value holds; of a run only data.* and train.device may change"
         )
     # What a run limits its training to says nothing of other data, and it may have been trained elsewhere.
-    other: Layer = {} if data is None else {"data": {"source": data, "limit": None, "root": None, "road": "auto"}}
+    elsewhere = {"source": data, "limit": None, "held_out": 0, "root": None, "road": "auto"}
+    other: Layer = {} if data is None else {"data": elsewhere}
     anywhere: Layer = {"train": {"device": "auto"}}
     merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, layer])
     config = resolve([merged], find_method(config.method.name).Options)
