@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches import Batch
@@ -24,6 +24,10 @@ from carl.methods.base import (
 class SimclrOptions(MethodOptions):
     name: Literal["simclr"] = "simclr"
     temperature: float = Field(0.2, gt=0, description="0.2 in CARL's paper (appendix A); 0.5 in SimCLR's own.")
+    head_norm: bool = Field(
+        False,
+        description="Batch norm after both layers of the projection head, as the authors' code has; CARL's paper none.",
+    )
     views_together: bool = Field(True, description="Both views in one forward pass, as in the authors' code.")
 
 
@@ -44,7 +48,9 @@ class SimCLR(Method):
         super().__init__()
         assert isinstance(config.method, SimclrOptions)
         self.options = config.method
-        self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=False)
+        self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=self.options.head_norm)
+        if self.options.head_norm:
+            self.head.append(nn.BatchNorm1d(config.model.output_dim))
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
