@@ -136,6 +136,13 @@ def pretrain(
 @click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
 @click.option("--epochs", type=int, metavar="N", help="Shorter than the protocol's.  [default: linear 100, others 50]")
 @click.option("--rates", metavar="R,R...", help="Of linear; of several the best on a part of train.  [default: 30]")
+@click.option(
+    "--centre",
+    type=float,
+    default=1.0,
+    metavar="F",
+    help="Part of each side that is seen; MoCo's is 0.875.  [default: 1, whole images]",
+)
 @click.option("--backbone", metavar="NAME", help="Of a file or of `random`.  [default: resnet18]")
 @click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
 @click.option(
@@ -150,6 +157,7 @@ def evaluate(
     seeds: int,
     epochs: int | None,
     rates: str | None,
+    centre: float,
     backbone: str | None,
     out: Path | None,
     assignments: tuple[str, ...],
@@ -163,7 +171,18 @@ def evaluate(
     from carl.evaluation.commands import evaluate_and_show
 
     evaluate_and_show(
-        target, protocol, data, fraction, seeds, epochs, rates, backbone, out, force, parse_assignments(assignments)
+        target,
+        protocol,
+        data,
+        fraction,
+        seeds,
+        epochs,
+        rates,
+        centre,
+        backbone,
+        out,
+        force,
+        parse_assignments(assignments),
     )
 
 

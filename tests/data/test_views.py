@@ -216,6 +216,17 @@ def test_eval_resizes_images_that_are_not_square_whole():
     torch.testing.assert_close(view, F.normalize(theirs, MEAN, STD), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (64, 40), (33, 21)])
+def test_the_centre_is_mocos_enlarged_image_cut_to_the_views_side(height: int, width: int):
+    images = torch.randint(0, 256, (2, height, width, 3), dtype=torch.uint8)
+    (recipe,) = pipeline("eval", 24)
+    (view,) = Views([replace(recipe, centre=0.875)], MEAN, STD, seed=0)(images, torch.arange(2), 0)
+    high, wide = round(0.875 * height), round(0.875 * width)
+    top, left = (height - high) // 2, (width - wide) // 2
+    theirs = F.resized_crop(images.permute(0, 3, 1, 2) / 255, top, left, high, wide, [24, 24], antialias=True)
+    torch.testing.assert_close(view, F.normalize(theirs, MEAN, STD), atol=1e-5, rtol=0)
+
+
 def test_images_without_three_channels_keep_their_levels_and_are_still_cropped_and_blurred():
     recipe = replace(BUSY, crop_area=None, flip=0.0, blur=0.0, size=32)
     images = photos(20, 32, 1)

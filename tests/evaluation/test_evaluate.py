@@ -260,6 +260,8 @@ def test_a_run_without_weights_is_never_random(run: Path, carl: Run):
         (["--protocol", "linear", "--rates", "-1"], ["-1", "above 0"]),
         (["--rates", "3"], ["--rates", "linear"]),
         (["--seeds", "0"], ["--seeds 0"]),
+        (["--centre", "1.2"], ["--centre 1.2", "0.875"]),
+        (["--centre", "0"], ["--centre 0", "0.875"]),
         (["--backbone", "resnet18"], ["resnet18", "test_resnet"]),
         (["--set", "model.stem=small"], ["model.stem", "data.*"]),
         (["--data", "unlabelled.npy"], ["unlabelled.npy", "has no labels", "--data"]),
@@ -372,6 +374,18 @@ def test_values_can_be_chosen_without_the_test_images(small_data: Path, tmp_path
     said = carl("eval", tmp_path / "run", "--protocol", "knn", "--set", "data.held_out=0")
     assert "96 / 32 images" in said.stdout
     assert len(results(tmp_path / "run")) == 2
+
+
+@pytest.mark.parametrize("protocol", ["knn", "linear-cached", "linear", "cluster"])
+def test_the_centre_is_another_measurement(protocol: str, run: Path, carl: Run):
+    short = ["--epochs", "1"] if protocol == "linear" else []
+    assert carl("eval", run, "--protocol", protocol, *short).returncode == 0
+    said = carl("eval", run, "--protocol", protocol, *short, "--centre", "0.5")
+    assert said.returncode == 0
+    assert "the central 50% of each side" in said.stdout
+    whole, centre = sorted((json.loads(path.read_text()) for path in results(run)), key=lambda r: r["centre"] or 0)
+    assert (whole["centre"], centre["centre"]) == (None, 0.5)
+    assert whole["accuracy"] != centre["accuracy"]
 
 
 def test_held_out_images_are_spread_over_the_classes_and_never_trained_on(small_data: Path):

@@ -43,7 +43,8 @@ class ViewRecipe:
     """One kind of view. Defaults are SimCLR's (Chen et al. 2020, appendix A) unless noted."""
 
     size: int  # side of the view in pixels
-    crop_area: tuple[float, float] | None = (0.08, 1.0)  # share of the image; None takes the whole image
+    crop_area: tuple[float, float] | None = (0.08, 1.0)  # share of the image; None takes the centre
+    centre: float = 1.0  # without a random crop: the part of each side that is seen, 1 the whole image
     crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
     flip: float = 0.5  # probability, as for the other operations
     jitter: float = 0.8
@@ -64,6 +65,8 @@ class ViewRecipe:
         area, aspect = self.crop_area or (1.0, 1.0), self.crop_aspect
         if not 0 < area[0] <= area[1] <= 1:
             raise UserError(f"crop_area={area} is not a range of parts of an image; put the smaller first, in (0, 1]")
+        if not 0 < self.centre <= 1:
+            raise UserError(f"centre={self.centre:g} is not a part of an image's side; use a number in (0, 1]")
         if not 0.01 <= aspect[0] <= aspect[1] <= 100:
             raise UserError(f"crop_aspect={aspect} is not a range of width over height; put the smaller first")
         for name in ("brightness", "contrast", "saturation"):
@@ -122,8 +125,10 @@ def draw_crops(
     (attempts, B), are computed, so no control flow depends on them.
     """
     if recipe.crop_area is None:
-        zero = torch.zeros_like(across, dtype=torch.int64)
-        return zero, zero, (zero + height).long(), (zero + width).long()
+        whole = [(torch.zeros_like(across) + side).long() for side in (height, width)]
+        seen = [(recipe.centre * side).round().clamp(min=1).long() for side in whole]
+        top, left = ((side - part) // 2 for side, part in zip(whole, seen, strict=True))
+        return top, left, seen[0], seen[1]
     (least, most), (narrow, wide) = recipe.crop_area, recipe.crop_aspect
     area = (least + (most - least) * areas) * (height * width)
     aspect = torch.exp(math.log(narrow) + (math.log(wide) - math.log(narrow)) * aspects)

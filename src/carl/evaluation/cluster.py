@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from carl import distributed
 from carl.clustering import kmeans
-from carl.evaluation.features import frozen, map_images_together
+from carl.evaluation.features import frozen
 from carl.evaluation.material import Material
 from carl.evaluation.metrics import Array
 from carl.methods import Method
@@ -122,9 +122,6 @@ def cluster_prototypes(method: Method, material: Material) -> Agreement | None:
         return log_p.argmax(1)
 
     with frozen(method):
-        train, test = (
-            map_images_together(choose, split, material.statistics, material.image_size, material.device).long()
-            for split in (material.train, material.test)
-        )
+        train, test = (material.mapped(choose, split).long() for split in (material.train, material.test))
     count = max(len(vectors), int(train.max()) + 1, int(test.max()) + 1)
     return compare_clusters(test, material.test_labels, count, train, material.train_labels, material.classes)

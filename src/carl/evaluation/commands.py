@@ -19,6 +19,7 @@ def evaluate_and_show(
     seeds: int,
     epochs: int | None,
     rates: str | None,
+    centre: float,
     backbone: str | None,
     out: Path | None,
     force: bool,
@@ -26,7 +27,7 @@ def evaluate_and_show(
 ) -> None:
     fractions = SEMI_FRACTIONS if protocol == "semi" and fraction is None else (fraction,)
     for part in fractions:
-        request = Request(protocol, part, seeds, epochs, parse_rates(rates))
+        request = Request(protocol, part, seeds, epochs, parse_rates(rates), centre)
         result = evaluate(target, request, data, backbone, out, force, layer)
         if distributed.is_main():
             for line in table(result):

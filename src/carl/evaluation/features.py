@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -38,9 +39,11 @@ def map_images(
     rows: np.ndarray | None = None,
     batch_size: int = 256,
     progress: Progress | None = None,
+    centre: float = 1.0,
 ) -> Tensor:
     """`function` of every image (of `rows`), resized and normalised as in training: a (N, ...) CPU tensor."""
-    views = Views(pipeline("eval", image_size), statistics.mean, statistics.std, seed=0)
+    (recipe,) = pipeline("eval", image_size)
+    views = Views([replace(recipe, centre=centre)], statistics.mean, statistics.std, seed=0)
     rows = np.arange(len(split)) if rows is None else rows
     results: list[Tensor] = []
     for start in range(0, len(rows), batch_size):
@@ -60,16 +63,17 @@ def map_images_together(
     image_size: int,
     device: torch.device,
     progress: Progress | None = None,
+    centre: float = 1.0,
 ) -> Tensor:
     """As `map_images` of all images, each process of the group making its share; all get the whole."""
     with distributed.apart(False):
         if distributed.world_size() == 1:
-            return map_images(function, split, statistics, image_size, device, progress=progress)
+            return map_images(function, split, statistics, image_size, device, progress=progress, centre=centre)
         rows = np.arange(distributed.rank(), len(split), distributed.world_size())
         if not len(rows):  # more processes than images: the shape of a result is known from one
             found = map_images(function, split, statistics, image_size, device, np.zeros(1, np.int64))[:0]
         else:
-            found = map_images(function, split, statistics, image_size, device, rows, progress=progress)
+            found = map_images(function, split, statistics, image_size, device, rows, progress=progress, centre=centre)
         return distributed.laid_out(found.to(device), torch.from_numpy(rows).to(device), len(split)).cpu()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -32,6 +33,7 @@ class Material:
     classes: int
     device: torch.device
     progress: Progress
+    centre: float = 1.0  # part of each side of an image that is seen where it is not cropped at random
     kept: dict[int, tuple[nn.Module, Tensor]] = field(default_factory=dict)  # features, for the next seed
 
     @property
@@ -45,11 +47,15 @@ class Material:
         return self.test.labels
 
     def features(self, encoder: nn.Module, split: Split) -> Tensor:
-        """Pooled features of whole images by the frozen encoder: (N, D) on the CPU."""
+        """Pooled features of images by the frozen encoder: (N, D) on the CPU."""
         with frozen(encoder):
-            size, progress = self.image_size, self.progress
-            found = map_images_together(encoder, split, self.statistics, size, self.device, progress)
+            found = self.mapped(encoder, split)
         return found.clone()  # made in inference mode, and not every use is
+
+    def mapped(self, function: Callable[[Tensor], Tensor], split: Split) -> Tensor:
+        """`function` of every image, as the encoder wants to see it."""
+        size, progress = self.image_size, self.progress
+        return map_images_together(function, split, self.statistics, size, self.device, progress, self.centre)
 
     def cached_features(self, encoder: nn.Module, split: Split) -> Tensor:
         """The same, extracted once for all seeds; for an encoder that does not change."""
@@ -79,6 +85,7 @@ def gather_material(
     crop_min: float,
     device: torch.device,
     progress: Progress,
+    centre: float = 1.0,
 ) -> Material:
     """The labelled images of a data set, or a UserError that says what is missing."""
     train, test = dataset.train, dataset.test
@@ -96,7 +103,7 @@ def gather_material(
     classes = max(len(dataset.class_names), int(train.labels.max()) + 1, int(test.labels.max()) + 1)
     if len(np.unique(train.labels)) < 2:
         raise UserError(f"{source} has a single class, which any encoder knows; evaluate on other data with --data")
-    return Material(train, test, rows, statistics, image_size, crop_min, classes, device, progress)
+    return Material(train, test, rows, statistics, image_size, crop_min, classes, device, progress, centre)
 
 
 def labelled(split: Split) -> tuple[Split, np.ndarray]:

@@ -36,6 +36,7 @@ class Request:
     seeds: int = 1
     epochs: int | None = None  # the protocol's own if unset
     rates: tuple[float, ...] = ()  # of the linear classifier; the protocol's own if empty
+    centre: float = 1.0  # part of each side that is seen of images that are not cropped at random
 
 
 @dataclass(frozen=True)
@@ -209,6 +210,8 @@ def check_request(request: Request, data: str | None) -> None:
     wrong = next((rate for rate in request.rates if not 0 < rate < math.inf), None)
     if wrong is not None:
         raise UserError(f"--rates {wrong:g}: rates are numbers above 0; use for example 30,3,0.3")
+    if not 0 < request.centre <= 1:
+        raise UserError(f"--centre {request.centre:g} is not a part of an image's side; use a number such as 0.875")
     if request.protocol == "transfer" and data is None:
         raise UserError("--protocol transfer needs --data, the data to transfer to; for the run's own use linear")
 
