@@ -587,6 +587,7 @@ RANGE = st.one_of(st.tuples(st.floats(-1, 3), st.floats(-1, 3)), st.just((0.5, 1
     size=st.integers(-1, 24),
     crop_area=st.one_of(st.none(), RANGE),
     crop_aspect=RANGE,
+    centre=PART,
     probabilities=st.tuples(PART, PART, PART, PART, PART),
     strengths=st.tuples(*[st.one_of(st.floats(-1, 4), st.just(STRONGEST), st.floats())] * 3),
     hue=st.floats(-0.5, 1),
@@ -599,6 +600,7 @@ def test_any_parameters_of_a_view_are_refused_or_give_finite_pixels_in_range(
     size: int,
     crop_area: tuple[float, float] | None,
     crop_aspect: tuple[float, float],
+    centre: float,
     probabilities: tuple[float, ...],
     strengths: tuple[float, ...],
     hue: float,
@@ -608,10 +610,8 @@ def test_any_parameters_of_a_view_are_refused_or_give_finite_pixels_in_range(
 ):
     flip, jitter, grey, blur, solarise = probabilities
     brightness, contrast, saturation = strengths
-    jitters = (brightness, contrast, saturation, hue)
-    recipe, said = outcome(
-        lambda: ViewRecipe(size, crop_area, crop_aspect, flip, jitter, *jitters, grey, blur, sigma, kernel, solarise)
-    )
+    given = (crop_area, crop_aspect, flip, jitter, brightness, contrast, saturation, hue, grey, blur, sigma, kernel)
+    recipe, said = outcome(lambda: ViewRecipe(size, *given, solarise, centre=centre))
     if recipe is None:
         assert said
         assert "\n" not in said

@@ -44,7 +44,6 @@ class ViewRecipe:
 
     size: int  # side of the view in pixels
     crop_area: tuple[float, float] | None = (0.08, 1.0)  # share of the image; None takes the centre
-    centre: float = 1.0  # without a random crop: the part of each side that is seen, 1 the whole image
     crop_aspect: tuple[float, float] = (3 / 4, 4 / 3)  # width over height
     flip: float = 0.5  # probability, as for the other operations
     jitter: float = 0.8
@@ -58,6 +57,7 @@ class ViewRecipe:
     blur_kernel: int | None = None  # taps; None is a tenth of the side as in SimCLR's code, odd, at least 3
     solarise: float = 0.0  # not in SimCLR
     solarise_threshold: float = 0.5  # BYOL (Grill et al. 2020, appendix B)
+    centre: float = 1.0  # without a random crop: the part of each side that is seen, 1 the whole image
 
     def __post_init__(self) -> None:
         if self.size < 1:
