@@ -139,9 +139,8 @@ def pretrain(
 @click.option(
     "--centre",
     type=float,
-    default=1.0,
     metavar="F",
-    help="Part of each side that is seen; MoCo's is 0.875.  [default: 1, whole images]",
+    help="Part of each side that is seen.  [default: 0.875 for linear, linear-cached, transfer; 1]",
 )
 @click.option("--backbone", metavar="NAME", help="Of a file or of `random`.  [default: resnet18]")
 @click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
@@ -157,7 +156,7 @@ def evaluate(
     seeds: int,
     epochs: int | None,
     rates: str | None,
-    centre: float,
+    centre: float | None,
     backbone: str | None,
     out: Path | None,
     assignments: tuple[str, ...],

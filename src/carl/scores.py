@@ -43,7 +43,7 @@ class Measure:
     random: float | None  # of the same encoder with random weights
     spread: float | None = None  # standard deviation over seeds
     images: str = ""  # the fingerprint of the data, or their full name
-    values: str = ""  # hyperparameters, and how many images and which crops it learned from, as JSON
+    values: str = ""  # hyperparameters, and how many images it learned from and which part of them was seen, as JSON
     encoder: str = ""  # of which other weights than the run's last, in words
     shortened: str = ""  # "1 of 100 epochs"
     own_data: bool = True
@@ -89,7 +89,7 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
     trained, random = _scores(result, "trained"), _scores(result, "random")
     values = result.get("hyperparameters")
     values = values if isinstance(values, dict) else {}
-    conditions = {"train_images": result.get("train_images")}
+    conditions = {name: result.get(name) for name in ("train_images", "held_out", "centre")}
     if protocol in FULL_EPOCHS:  # trained on random crops
         conditions["crop_min"] = result.get("crop_min")
     source, fingerprint = str(result.get("data", "")), str(result.get("data_fingerprint") or "")

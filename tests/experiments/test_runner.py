@@ -150,7 +150,16 @@ def test_the_data_root_holds_for_other_data_too(monkeypatch, named):
     def evaluate(target, request, data=None, layer=None):
         asked.update(data=data, layer=layer)
         return dict.fromkeys(
-            ("protocol", "kind", "epochs", "hyperparameters", "data_fingerprint", "train_images", "test_images")
+            (
+                "protocol",
+                "kind",
+                "epochs",
+                "hyperparameters",
+                "centre",
+                "data_fingerprint",
+                "train_images",
+                "test_images",
+            )
         ) | {"accuracy": {}, "encoder_hash": "", "seconds": 1.0, "data": data}
 
     monkeypatch.setattr(jobs, "evaluate", evaluate)

@@ -19,7 +19,7 @@ def evaluate_and_show(
     seeds: int,
     epochs: int | None,
     rates: str | None,
-    centre: float,
+    centre: float | None,
     backbone: str | None,
     out: Path | None,
     force: bool,

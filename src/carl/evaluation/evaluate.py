@@ -112,7 +112,7 @@ def gather_subject(target: Target, request: Request) -> Subject:
     # A run whose views are large crops says that small ones lose what the classes are; else MoCo's.
     crop_min = config.views.crop_min or MOCO_CROP
     material = gather_material(
-        dataset, config.data.source, statistics, facts.image_size, crop_min, device, show_progress, request.centre
+        dataset, config.data.source, statistics, facts.image_size, crop_min, device, show_progress, request.seen
     )
     return Subject(target, request, dataset, material, facts, whose)
 
@@ -135,7 +135,7 @@ def header(subject: Subject, encoder_hash: str) -> Result:
         "class_names": list(subject.dataset.class_names),
         "image_size": material.image_size,
         "crop_min": material.crop_min if protocol.epochs is not None else None,
-        "centre": request.centre if request.centre < 1 else None,
+        "centre": request.seen,
         "normalisation": {**asdict(material.statistics), "from": subject.normalisation},
         "backbone": target.config.model.backbone,
         "pretraining_seed": None if target.run is None else target.config.train.seed,
@@ -208,8 +208,8 @@ def result_file(subject: Subject, out: Path | None, header: Result) -> Path:
         parts.append(f"{request.seeds}-seeds")
     if request.epochs is not None:
         parts.append(f"{request.epochs}-epochs")
-    if header["centre"]:
-        parts.append(f"centre-{header['centre']:g}")
+    if request.centre is not None:
+        parts.append(f"centre-{request.centre:g}")
     if header["held_out"]:
         parts.append(f"held-out-{header['held_out']}")
     if request.rates:
@@ -269,7 +269,7 @@ def table(result: Result) -> list[str]:
     if protocol == "semi":
         labels = result["per_seed"][0]["labels"]
         extra = f", {100 * result['hyperparameters']['fraction']:g}% of the labels ({labels})"
-    if result.get("centre"):
+    if result["centre"] < 1:
         extra += f", the central {100 * result['centre']:g}% of each side"
     usual = PROTOCOLS[protocol].epochs
     if result["epochs"] != usual:

@@ -24,6 +24,7 @@ from carl.methods import Method
 NEIGHBOURS = (1, 5, 20, 200)
 TEMPERATURE = 0.1  # lightly's; Wu et al. 2018 use 0.07
 SEMI_FRACTIONS = (0.01, 0.1)  # paper, table 3
+MOCO_CENTRE = 0.875  # 224 of 256 pixels, where MoCo's script judges
 TRANSFER_EPOCHS = 50  # paper, section "Cross-domain transfer"
 
 
@@ -36,7 +37,11 @@ class Request:
     seeds: int = 1
     epochs: int | None = None  # the protocol's own if unset
     rates: tuple[float, ...] = ()  # of the linear classifier; the protocol's own if empty
-    centre: float = 1.0  # part of each side that is seen of images that are not cropped at random
+    centre: float | None = None  # part of each side that is seen of images not cropped at random; None: the protocol's
+
+    @property
+    def seen(self) -> float:
+        return PROTOCOLS[self.protocol].centre if self.centre is None else self.centre
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,7 @@ class Protocol:
     seeded: bool  # whether another seed can give another figure for the same encoder
     beside_random: bool = False  # measured with random weights too, for comparison
     epochs: int | None = None
+    centre: float = 1.0  # part of each side of an image that is seen where it is not cropped at random
 
 
 def knn(encoder: nn.Module, method: Method | None, material: Material, request: Request, seed: int) -> Outcome:
@@ -153,6 +159,7 @@ PROTOCOLS: dict[str, Protocol] = {
         lambda request: asdict(linear_recipe(request)),
         seeded=True,
         epochs=LinearRecipe.epochs,
+        centre=MOCO_CENTRE,
     ),
     "linear-cached": Protocol(
         "cached: logistic regression on features extracted once, penalty chosen on a tenth of the training images",
@@ -160,6 +167,7 @@ PROTOCOLS: dict[str, Protocol] = {
         lambda request: {"penalties": list(PENALTIES), "validation": VALIDATION, "standardised": True},
         seeded=True,
         beside_random=True,
+        centre=MOCO_CENTRE,  # as `linear`, for which it stands
     ),
     "transfer": Protocol(
         "offline: MoCo's protocol on other data than the encoder was trained on",
@@ -167,6 +175,7 @@ PROTOCOLS: dict[str, Protocol] = {
         lambda request: asdict(linear_recipe(request)),
         seeded=True,
         epochs=TRANSFER_EPOCHS,
+        centre=MOCO_CENTRE,
     ),
     "semi": Protocol(
         "offline: the whole encoder is fine-tuned on a part of the labels",
@@ -210,8 +219,8 @@ def check_request(request: Request, data: str | None) -> None:
     wrong = next((rate for rate in request.rates if not 0 < rate < math.inf), None)
     if wrong is not None:
         raise UserError(f"--rates {wrong:g}: rates are numbers above 0; use for example 30,3,0.3")
-    if not 0 < request.centre <= 1:
-        raise UserError(f"--centre {request.centre:g} is not a part of an image's side; use a number such as 0.875")
+    if not 0 < request.seen <= 1:
+        raise UserError(f"--centre {request.seen:g} is not a part of an image's side; use a number such as 0.875")
     if request.protocol == "transfer" and data is None:
         raise UserError("--protocol transfer needs --data, the data to transfer to; for the run's own use linear")
 

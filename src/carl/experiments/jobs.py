@@ -171,8 +171,8 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
         }
         result = evaluate("random", request, str(data["source"]), out=folder / "results", layer=layer)
     kept = (
-        "protocol", "kind", "epochs", "hyperparameters", "data_fingerprint", "train_images", "test_images", "accuracy",
-        "encoder_hash", "seconds",
+        "protocol", "kind", "epochs", "hyperparameters", "centre", "data_fingerprint", "train_images", "test_images",
+        "accuracy", "encoder_hash", "seconds",
     )  # fmt: skip
     about = {"data": recognised_name(result["data"]), "pretraining_epochs": measure.at_epoch}
     return {**about, **{name: result[name] for name in kept}}

@@ -181,5 +181,6 @@ def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
         values = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in known.values(request).items()}
         if known.epochs is not None:
             values["  smallest crop"] = f"{MOCO_CROP:g} of the area, or the run's views.crop_min"
+        values["  seen of each side"] = f"{100 * request.seen:g}% in the centre" if request.seen < 1 else "all"
         lines += _rows(values)
     return lines
