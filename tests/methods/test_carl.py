@@ -68,6 +68,30 @@ def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
         CARL.completed(resolve([short, {"method": {"prior_epochs": 31}}], CarlOptions))
 
 
+@pytest.mark.parametrize(
+    ("given", "start", "end"),
+    [
+        ({}, 8.47, 4.235),
+        ({"prototypes": 100}, 4.14, 2.07),
+        ({"prototypes": 30}, 3.04, 2.0),
+        ({"prior_start": 6.0}, 6.0, 3.0),
+        ({"prior_start": 1.0}, 1.0, 1.0),
+        ({"prior_end": 1.0}, 8.47, 1.0),
+    ],
+)
+def test_a_prior_that_is_unset_starts_where_no_start_can_collapse(given: dict[str, float], start: float, end: float):
+    base = {"data": {"source": "x", "image_size": 32}, "train": {"epochs": 20}}
+    config = CARL.completed(resolve([CARL.preset("robust", facts("mine")), base, {"method": given}], CarlOptions))
+    method = config.method
+    assert isinstance(method, CarlOptions)
+    assert (method.prior_start, method.prior_end, method.prior_epochs) == (
+        pytest.approx(start, abs=0.02),
+        pytest.approx(end, abs=0.02),
+        10,
+    )
+    assert (method.embedding_norm, config.optim.name, config.views.crop_min) == ("batch-l2", "sgd", 0.2)
+
+
 def test_lambda_changes_once_an_epoch_by_default_and_at_each_step_if_asked():
     config = settings("cifar10", prototypes=4)
     by_epoch = CARL(config, facts("cifar10"))

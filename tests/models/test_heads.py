@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from carl.losses import assignment_consistency, log_assignments, uniform_prior
 from carl.models.heads import ProjectionHead, Prototypes
 
 
@@ -49,3 +52,29 @@ def test_batch_normalised_embeddings_with_scaled_prototypes_start_with_logits_of
     energies = prototypes(torch.randn(512, 128) * torch.logspace(-2, 2, 128))
     assert energies.std().item() == pytest.approx(1.0, rel=0.1)
     assert not list(prototypes.batch_norm.parameters())
+
+
+def test_batch_l2_is_batch_norm_and_then_unit_length_and_its_gradient_is_right():
+    torch.manual_seed(0)
+    prototypes = Prototypes(6, 5, embedding_norm="batch-l2", scale=1.5).double()
+    z = (3 * torch.randn(8, 6, dtype=torch.float64) + 1).requires_grad_()
+    mean, deviation = z.mean(0), z.var(0, unbiased=False)
+    rows = ((z - mean) / (deviation + 1e-5).sqrt()).detach()
+    expected = [[float(row @ c / row.norm()) for c in prototypes.linear.weight.detach()] for row in rows]
+    assert torch.allclose(prototypes(z), torch.tensor(expected, dtype=torch.float64))
+    assert torch.autograd.gradcheck(prototypes, (z,))
+
+
+def test_many_random_prototypes_on_the_sphere_make_carls_terms_those_of_simclr():
+    """-log K<p_a, p_b> tends to -s^2 cos(a, b), and KL to half of (mean of exp(s^2 cos) - 1): docs/robustness.md."""
+    torch.manual_seed(0)
+    s, count = 0.7, 200_000
+    prototypes = Prototypes(8, count, embedding_norm="l2", scale=s)
+    z = F.normalize(torch.randn(64, 8), dim=1)
+    with torch.no_grad():
+        log_p = log_assignments(prototypes(z))
+        agreed = math.log(count) - assignment_consistency(log_p[:32], log_p[32:])
+        prior = uniform_prior(log_p[None])
+    cosines = z @ z.T
+    assert agreed.item() == pytest.approx(s**2 * (z[:32] * z[32:]).sum(1).mean().item(), abs=5e-3)
+    assert prior.item() == pytest.approx(((s**2 * cosines).exp().mean().item() - 1) / 2, rel=0.1)

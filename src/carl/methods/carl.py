@@ -11,7 +11,7 @@ from carl.data.batches import Batch
 from carl.errors import UserError
 from carl.losses import consistency, log_assignments, uniform_prior
 from carl.methods.base import DataFacts, Method, Metrics, assignment_figures, encoder_and_projection, forward_views
-from carl.methods.carl_options import CarlOptions, carl_presets
+from carl.methods.carl_options import CarlOptions, carl_presets, with_prior
 from carl.models.heads import Prototypes
 from carl.optim import lambda_schedule
 from carl.prior import STABLE, prior_threshold
@@ -25,8 +25,8 @@ class CARL(Method):
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
         assert isinstance(config.method, CarlOptions)
-        self.options, self.epochs = config.method, config.train.epochs
-        options = self.options
+        self.epochs = config.train.epochs
+        self.options = options = with_prior(config.method, self.epochs)
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         prototypes = Prototypes(
             config.model.output_dim,
@@ -48,20 +48,18 @@ class CARL(Method):
         options = config.method
         assert isinstance(options, CarlOptions)
         epochs = config.train.epochs
-        if options.prior_epochs is None:
-            options = options.model_copy(update={"prior_epochs": min(100, max(1, epochs // 2))})
-            return config.model_copy(update={"method": options})
-        if options.prior_epochs > epochs:
+        if options.prior_epochs is not None and options.prior_epochs > epochs:
             raise UserError(
                 f"--prior-epochs {options.prior_epochs} is over the {epochs} epochs of the run, so lambda would never "
                 f"reach --prior-end; use at most {epochs}"
             )
-        return config
+        return config.model_copy(update={"method": with_prior(options, epochs)})
 
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
         options = config.method
         assert isinstance(options, CarlOptions)
+        assert options.prior_start is not None
         # `average` halves the gradient of the other term, so that the prior weighs double.
         if options.prior_start * (2 if options.targets == "average" else 1) >= STABLE:
             return []
@@ -74,6 +72,8 @@ class CARL(Method):
     def prior_weight(self, progress: float) -> float:
         """lambda_e at `progress` (Eq. 8)."""
         options = self.options
+        assert options.prior_start is not None
+        assert options.prior_end is not None
         epoch = progress * self.epochs
         if options.prior_by == "epoch":
             epoch = int(epoch + 1e-6)  # progress is a fraction of steps: guard against 2.9999999

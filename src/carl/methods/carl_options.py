@@ -11,6 +11,7 @@ from carl.losses import PriorMean, Targets
 from carl.methods.base import SHAPES_BUDGET, DataFacts
 from carl.methods.paper import paper_values
 from carl.models.heads import EmbeddingNorm
+from carl.prior import STABLE, prior_threshold
 
 
 class CarlOptions(MethodOptions):
@@ -18,8 +19,15 @@ class CarlOptions(MethodOptions):
 
     name: Literal["carl"] = "carl"
     prototypes: int = Field(100, ge=2, description="K. About ten times the classes you expect (paper, section 4.2).")
-    prior_start: float = Field(4.0, ge=0, description="b of Eq. 8; below 2 the uniform start is not stable.")
-    prior_end: float = Field(1.5, ge=0, description="a of Eq. 8.")
+    prior_start: float | None = Field(
+        None,
+        ge=0,
+        description="b of Eq. 8; below 2 the uniform start is not stable. Unset is the least that holds K prototypes "
+        "from any start: 4.1 for 100, 8.5 for 1,000.",
+    )
+    prior_end: float | None = Field(
+        None, ge=0, description="a of Eq. 8. Unset is half of prior_start, but not below 2 if that is above."
+    )
     prior_epochs: int | None = Field(
         None, ge=0, description="E of Eq. 8; unset is min(100, half the epochs): 100 in the paper's section 4."
     )
@@ -40,7 +48,8 @@ class CarlOptions(MethodOptions):
         None, gt=0, description="Std of the prototypes at the start; unset is torch's default for a linear layer."
     )
     embedding_norm: EmbeddingNorm = Field(
-        "none", description="none (Eq. 2), l2 (unit length), or batch (batch norm without affine parameters)."
+        "none",
+        description="none (Eq. 2), l2 (unit length), batch (batch norm without affine parameters), or batch-l2 (both).",
     )
     temperature: float = Field(1.0, gt=0, description="Divides the energies; Eq. 3 has none.")
 
@@ -58,11 +67,31 @@ SHAPES_VALUES: Layer = {
 }
 
 
+# Of ours, for small data, small batches and short runs; docs/robustness.md has what each value is worth. Lambda is
+# unset: it starts where no start can collapse. Energies have a standard deviation of 1.5.
+ROBUST_VALUES: Layer = {
+    "method": {"prototypes": 1000, "embedding_norm": "batch-l2", "prototype_scale": 1.5},
+    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True},
+    "views": {"pipeline": "simclr", "crop_min": 0.2},
+}
+
+
+def with_prior(options: CarlOptions, epochs: int) -> CarlOptions:
+    """With what is unset of the prior's schedule filled in."""
+    start = options.prior_start
+    if start is None:
+        start = round(prior_threshold(options.prototypes), 2)
+    end = min(start, max(STABLE, start / 2)) if options.prior_end is None else options.prior_end
+    fall = min(100, max(1, epochs // 2)) if options.prior_epochs is None else options.prior_epochs
+    return options.model_copy(update={"prior_start": start, "prior_end": end, "prior_epochs": fall})
+
+
 def carl_presets(facts: DataFacts) -> dict[str, Layer]:
-    """`paper`: the paper's for this data. `shapes`: for the built-in data."""
+    """`paper`: the paper's for this data. `robust`: for less data and time. `shapes`: for the built-in data."""
     values = paper_values(facts)
     method = {"prototypes": values.prototypes, "prior_start": values.prior_start, "prior_end": values.prior_end}
     return {
         "paper": {"method": method, "views": {"pipeline": "simclr"}},
+        "robust": ROBUST_VALUES,
         "shapes": merge([SHAPES_BUDGET, SHAPES_VALUES]),
     }

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from carl.precision import full_precision
 
-EmbeddingNorm = Literal["none", "l2", "batch"]
+EmbeddingNorm = Literal["none", "l2", "batch", "batch-l2"]
 
 
 class ProjectionHead(nn.Sequential):
@@ -54,14 +54,14 @@ class Prototypes(nn.Module):
         self.normalize = normalize
         self.temperature = temperature
         self.embedding_norm = embedding_norm
-        self.batch_norm = nn.BatchNorm1d(dim, affine=False) if embedding_norm == "batch" else None
+        self.batch_norm = nn.BatchNorm1d(dim, affine=False) if embedding_norm in ("batch", "batch-l2") else None
 
     def forward(self, embeddings: Tensor) -> Tensor:
         with full_precision(embeddings.device.type):
             z = embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
             if self.batch_norm is not None:
                 z = self.batch_norm(z)
-            elif self.embedding_norm == "l2":
+            if self.embedding_norm in ("l2", "batch-l2"):
                 z = F.normalize(z, dim=1)
             weight = F.normalize(self.linear.weight, dim=1) if self.normalize else self.linear.weight
             return F.linear(z, weight, self.linear.bias) / self.temperature

@@ -1,0 +1,264 @@
+"""The study behind CARL's `robust` preset: its choice, the final comparison, and where it must not break.
+
+    python -m benchmarks.robustness PART... --data-root DIR [--runs DIR] [--shard 1/2]
+
+choice: one value changed at a time, 10 epochs of 10,000 images of CIFAR-10, judged on 5,000 held-out training images.
+final: 20 epochs, three seeds, test images: `robust`, SimCLR with its best rate, the `paper` presets of both.
+grid: K by batch size, 5 epochs. batch: batch 64 at K = 1000, 20 epochs. small: 2,000 images, and `shapes`.
+
+Runs are resumed, and those that are done are left alone. Outcomes, tables and figures are in results/robustness/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from carl import files
+from carl.config import Layer, merge
+from carl.errors import UserError
+from carl.experiments.jobs import Job, Measure, Outcome, read_outcome
+from carl.experiments.runner import Shard, run_jobs
+
+RESULTS = Path(__file__).parent.parent / "results" / "robustness"
+MEASURES = (Measure("linear-cached"), Measure("knn"))
+IMAGES, HELD_OUT, BATCH = 10_000, 5_000, 256
+ROBUST: Layer = {"method": {"name": "carl", "preset": "robust"}}
+VIEWS: Layer = {"views": {"crop_min": 0.2}}  # as robust CARL's
+SIMCLR: Layer = merge([{"method": {"name": "simclr", "preset": "paper", "head_norm": True}}, VIEWS])
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: what is changed, in words and as values; a job a seed."""
+
+    words: str
+    layer: Layer
+    seeds: int = 1
+
+    def jobs(self, part: str, common: Layer) -> list[Job]:
+        return [_job(f"{part}/{_slug(self.words)}/seed-{seed}", self.layer, common, seed) for seed in range(self.seeds)]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows that share data, length and what is said of them."""
+
+    name: str
+    title: str
+    common: Layer
+    rows: tuple[Row, ...]
+    random_seeds: int = 1
+
+    def jobs(self) -> list[Job]:
+        trained = [job for row in self.rows for job in row.jobs(self.name, self.common)]
+        return [*trained, *self.untrained()]
+
+    def untrained(self) -> list[Job]:
+        data = self.common["data"]
+        return [
+            Job(f"{self.name}/random/seed-{seed}", {"data": data, "train": {"seed": seed}}, MEASURES)
+            for seed in range(self.random_seeds)
+        ]
+
+
+def _job(name: str, layer: Layer, common: Layer, seed: int) -> Job:
+    whole = merge([common, layer, {"train": {"seed": seed, "keep_epochs": []}}])
+    cost = whole["data"].get("limit", IMAGES) * whole["train"]["epochs"]
+    return Job(name, whole, MEASURES, cost)
+
+
+def _slug(words: str) -> str:
+    kept = "".join(c if c.isalnum() or c in ".-" else " " for c in words.lower())
+    return "-".join(kept.split())
+
+
+def _cifar(epochs: int, **data: Any) -> Layer:
+    """The health is that of all training images, after the last epoch."""
+    return {
+        "data": {"source": "cifar10", "limit": IMAGES, **data},
+        "train": {"epochs": epochs, "batch_size": BATCH},
+        "probe": {"every": epochs, "images": data.get("limit", IMAGES)},
+        "log": {"report": False},
+    }
+
+
+def _robust(section: str = "method", **values: Any) -> Layer:
+    return merge([ROBUST, {section: values}] if values else [ROBUST])
+
+
+def _simclr(rate: float, **method: Any) -> Layer:
+    return merge([SIMCLR, {"method": method, "optim": {"lr": rate}}])
+
+
+CHOICE = Part(
+    "choice",
+    f"One value changed at a time: 10 epochs of {IMAGES:,} images of CIFAR-10, judged on {HELD_OUT:,} held-out "
+    "training images, one seed",
+    _cifar(10, held_out=HELD_OUT),
+    (
+        Row("robust", _robust()),
+        Row("embedding of unit length, no batch norm", _robust(embedding_norm="l2")),
+        Row(
+            "batch norm, not unit length (scale to match)",
+            _robust(embedding_norm="batch", prototype_scale=0.1326),
+        ),
+        Row("prototypes at torch's scale", _robust(prototype_scale=0.051)),
+        Row("prototype scale 1", _robust(prototype_scale=1.0)),
+        Row("prototype scale 2", _robust(prototype_scale=2.0)),
+        Row("K = 100", _robust(prototypes=100)),
+        Row("K = 300", _robust(prototypes=300)),
+        Row("K = 3000", _robust(prototypes=3000)),
+        Row("lambda 4 to 2", _robust(prior_start=4.0, prior_end=2.0)),
+        Row("lambda 6 to 6", _robust(prior_start=6.0, prior_end=6.0)),
+        Row("rate 0.03", _robust("optim", lr=0.03)),
+        Row("rate 0.12", _robust("optim", lr=0.12)),
+        Row("LARS 0.6", _robust("optim", name="lars", lr=0.6)),
+        Row("crops from 0.08", _robust("views", crop_min=0.08)),
+        Row("SimCLR, rate 0.03", _simclr(0.03)),
+        Row("SimCLR, rate 0.06", _simclr(0.06)),
+        Row("SimCLR, rate 0.12", _simclr(0.12)),
+        Row("SimCLR, rate 0.06, head without batch norm", _simclr(0.06, head_norm=False)),
+        Row("SimCLR, rate 0.06, crops from 0.08", merge([_simclr(0.06), {"views": {"crop_min": 0.08}}])),
+    ),
+)
+FINAL = Part(
+    "final",
+    f"20 epochs of {IMAGES:,} images of CIFAR-10, batch {BATCH}, the 10,000 test images, three seeds",
+    _cifar(20),
+    (
+        Row("robust CARL", _robust(), 3),
+        Row("SimCLR, its best rate and head", _simclr(0.06), 3),
+        Row("CARL, paper preset", {"method": {"name": "carl", "preset": "paper"}}, 3),
+        Row("SimCLR, paper preset", {"method": {"name": "simclr", "preset": "paper"}}, 3),
+    ),
+    random_seeds=3,
+)
+GRID = Part(
+    "grid",
+    f"K by batch: 5 epochs of {IMAGES:,} images of CIFAR-10, the 10,000 test images, one seed",
+    _cifar(5),
+    tuple(
+        Row(f"K = {count}, batch {batch}", merge([_robust(prototypes=count), {"train": {"batch_size": batch}}]))
+        for count in (30, 100, 300, 1000)
+        for batch in (64, 128, 256)
+    ),
+)
+BATCHES = Part(
+    "batch",
+    f"K = 1000, 20 epochs of {IMAGES:,} images of CIFAR-10, the 10,000 test images; batch {BATCH} is robust CARL above",
+    _cifar(20),
+    (Row("batch 64", merge([_robust(), {"train": {"batch_size": 64}}])),),
+)
+SMALL = Part(
+    "small",
+    "2,000 images of CIFAR-10, 20 epochs, the 10,000 test images, one seed",
+    _cifar(20, limit=2_000),
+    (Row("robust CARL, 2,000 images", _robust()),),
+)
+SHAPES = Part(
+    "shapes",
+    "`shapes`, 8 epochs, all values but the data's own from `robust`",
+    merge([_cifar(8), {"data": {"source": "shapes"}, "views": {"crop_min": 0.6, "hue": 0.5, "grey": 0.5}}]),
+    (Row("robust CARL", _robust()),),
+)
+PARTS = {part.name: part for part in (CHOICE, FINAL, GRID, BATCHES, SMALL, SHAPES)}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row with its figures, means over the seeds that are done."""
+
+    words: str
+    seeds: int
+    linear: list[float]
+    knn: list[float]
+    used: float | None  # part of the prototypes that are chosen
+    information: float | None
+    verdict: str
+
+
+def line(words: str, outcomes: Sequence[Outcome]) -> Line | None:
+    done = [outcome for outcome in outcomes if outcome["state"] == "done"]
+    if not done:
+        return None
+
+    def scores(measure: str, name: str) -> list[float]:
+        found = (outcome["measures"][measure]["accuracy"] for outcome in done)
+        return [(accuracy.get("trained") or accuracy["random"])[name] for accuracy in found]
+
+    probes = [outcome["probes"][-1] for outcome in done if outcome.get("probes")]
+    used = [
+        probe["used"] / outcome["config"]["method"]["prototypes"]
+        for probe, outcome in zip(probes, done, strict=False)
+        if "used" in probe
+    ]
+    information = [probe["information"] for probe in probes if "information" in probe]
+    return Line(
+        words,
+        len(done),
+        scores("linear-cached", "top-1"),
+        scores("knn", "20"),
+        min(used) if used else None,
+        min(information) if information else None,
+        ", ".join(dict.fromkeys(str(outcome["verdict"]) for outcome in done if outcome.get("verdict"))),
+    )
+
+
+def table(part: Part, lines: Sequence[Line]) -> str:
+    heads = ("setting", "seeds", "linear, cached", "kNN, k = 20", "prototypes chosen", "information, nats", "health")
+    text = [part.title + ".", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for found in lines:
+        used = "" if found.used is None else f"{100 * found.used:.0f}%"
+        information = "" if found.information is None else f"{found.information:.2f}"
+        text.append(
+            f"| {found.words} | {found.seeds} | {_mean(found.linear)} | {_mean(found.knn)} | {used} | {information} "
+            f"| {found.verdict} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def _mean(values: Sequence[float]) -> str:
+    spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2f}{spread}"
+
+
+def write_part(part: Part, outcomes: Mapping[str, Outcome], folder: Path) -> None:
+    for name, outcome in outcomes.items():
+        files.write_json(folder / "jobs" / f"{name.replace('/', '--')}.json", outcome)
+    rows = [(row.words, row.jobs(part.name, part.common)) for row in part.rows]
+    rows.append(("random weights", part.untrained()))
+    found = [line(words, [outcomes[job.name] for job in jobs if job.name in outcomes]) for words, jobs in rows]
+    files.write_text(folder / f"{part.name}.md", table(part, [one for one in found if one is not None]))
+
+
+def study(names: Sequence[str], data_root: Path | None, runs: Path, shard: Shard, say: Callable[[str], None]) -> int:
+    failed: dict[str, str] = {}
+    for part in (PARTS[name] for name in names):
+        jobs = part.jobs()
+        failed |= run_jobs(shard.take(jobs), runs, say, own_process=True, data_root=data_root)
+        outcomes = {job.name: read_outcome(runs, job) for job in jobs}
+        write_part(part, {name: found for name, found in outcomes.items() if found is not None}, RESULTS)
+    return 1 if failed else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="+", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--data-root", type=Path, help="where CIFAR-10 is or goes")
+    parser.add_argument("--runs", type=Path, default=Path("runs/robustness"))
+    parser.add_argument("--shard", type=Shard.parse, default=Shard(), metavar="I/N")
+    args = parser.parse_args()
+    try:
+        sys.exit(study(args.parts, args.data_root, args.runs, args.shard, print))
+    except UserError as error:
+        sys.exit(f"{error}")
+
+
+if __name__ == "__main__":
+    main()
