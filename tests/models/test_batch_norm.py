@@ -9,7 +9,7 @@ import torch
 from timm.layers.norm_act import BatchNormAct2d
 from torch import nn
 
-from carl.models.batch_norm import SharedBatchNorm, share_batch_norm
+from carl.models.batch_norm import SharedBatchNorm, by_batch_statistics, share_batch_norm
 from carl.models.momentum import KeyEncoder, forward_shuffled
 
 CPU = torch.device("cpu")
@@ -72,3 +72,24 @@ def test_groups_move_the_running_statistics_once_by_the_mean_over_the_groups():
     forward_shuffled(norm, images, groups=4)
     assert norm.momentum == 0.1
     assert torch.allclose(norm.running_mean, 0.1 * images.mean(0), atol=1e-6)  # groups of two, all of one weight
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("norm", "shape"), KINDS)
+def test_a_look_by_batch_statistics_sees_what_training_sees_and_leaves_no_trace(
+    norm: nn.Module, shape: tuple[int, ...], shared: bool
+):
+    model = nn.Sequential(copy.deepcopy(norm)).double()
+    if shared:
+        share_batch_norm(model, CPU)
+    images = 3 * torch.randn(shape, dtype=torch.float64) + 2
+    trained = copy.deepcopy(model)
+    before = copy.deepcopy(model.state_dict())
+    model.eval()
+    usual = model(images)
+    with by_batch_statistics(model):
+        seen = model(images)
+    assert torch.allclose(seen, trained.train()(images))
+    assert not torch.allclose(seen, usual)
+    assert torch.equal(model(images), usual)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from timm.layers.norm_act import BatchNormAct2d, convert_sync_batchnorm
 from torch import Tensor, nn
@@ -83,6 +86,23 @@ def share_batch_norm(module: nn.Module, device: torch.device) -> None:
             setattr(module, name, convert_sync_batchnorm(child))
         else:
             child.__class__ = SharedBatchNorm
+
+
+@contextmanager
+def by_batch_statistics(module: nn.Module) -> Iterator[None]:
+    """Inside, batch norms in eval mode go by the batch they get, as in training, but follow nothing.
+
+    So a model is seen as its training begins, when the running statistics are not yet those of any image.
+    """
+    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    kept = [(norm.running_mean, norm.running_var) for norm in norms]
+    try:
+        for norm in norms:
+            norm.running_mean = norm.running_var = None
+        yield
+    finally:
+        for norm, (mean, variance) in zip(norms, kept, strict=True):
+            norm.running_mean, norm.running_var = mean, variance
 
 
 def average_running_statistics(module: nn.Module) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +28,7 @@ from carl.evaluation.health import (
 from carl.evaluation.knn import knn_accuracy
 from carl.methods import Method
 from carl.methods.base import spread
+from carl.models.batch_norm import by_batch_statistics
 from carl.training.journal import Record
 
 PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches
@@ -67,7 +70,7 @@ class Probe:
         self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
 
     def run(self, method: Method, epochs_done: int) -> ProbeResult:
-        health = self._health(method)
+        health = self._health(method, epochs_done)
         split, rows, size = self.dataset.pretraining, self.sample, self.config.data.image_size
         assert size is not None
         with frozen(method):
@@ -88,13 +91,15 @@ class Probe:
         assert size is not None
         return extract_features(method.encoder, split, self.dataset.statistics, size, self.device, rows)
 
-    def _health(self, method: Method) -> PrototypeHealth | None:
+    def _health(self, method: Method, epochs_done: int) -> PrototypeHealth | None:
+        """Before training, of assignments as training begins with them: by the statistics of the batch."""
         split = self.dataset.pretraining
+        parts = np.array_split(self.sample, math.ceil(len(self.sample) / 256))  # none of a single image
+        start = by_batch_statistics(method) if epochs_done == 0 and len(self.sample) > 1 else nullcontext()
         first: list[Tensor] = []
         second: list[Tensor] = []
-        with frozen(method):
-            for start in range(0, len(self.sample), 256):
-                rows = self.sample[start : start + 256]
+        with frozen(method), start:
+            for rows in parts:
                 views = make_views(split, self.views, rows, PROBE_EPOCH, self.device)
                 log_p = method.log_assignments(views[0])
                 if log_p is None:
