@@ -12,7 +12,7 @@ from torch import nn
 
 from carl.evaluation.protocols import PROTOCOLS
 from carl.evaluation.target import weights_hash
-from carl.scores import FULL_EPOCHS, Subject, file_hash, read_measures
+from carl.scores import CENTRES, FULL_EPOCHS, Subject, file_hash, read_measures
 
 SUBJECT = Subject(encoder_hash="aa", source="/data/photos", fingerprint="f00d")
 
@@ -21,6 +21,7 @@ def result(**more: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "protocol": "linear", "kind": "offline: SGD", "target": "run", "data": "/data/photos", "epochs": 100,
         "data_fingerprint": "f00d", "encoder_hash": "aa", "hyperparameters": {},
+        "centre": CENTRES.get(more.get("protocol", "linear"), 1.0),
         "accuracy": {"trained": {"top-1": 50.0}, "random": {}},
     }  # fmt: skip
     return known | more
@@ -28,6 +29,20 @@ def result(**more: Any) -> dict[str, Any]:
 
 def test_the_whole_length_of_each_protocol_is_that_of_the_evaluation():
     assert {name: protocol.epochs for name, protocol in PROTOCOLS.items() if protocol.epochs} == FULL_EPOCHS
+
+
+def test_what_each_protocol_sees_is_that_of_the_evaluation():
+    assert {name: protocol.centre for name, protocol in PROTOCOLS.items() if protocol.centre < 1} == CENTRES
+
+
+def test_scores_of_other_images_than_the_protocols_stand_apart_and_say_so():
+    results = [result(centre=1.0), result(centre=None), result(held_out=500), result()]
+    found = read_measures(results, SUBJECT)
+    assert [measure.asides for measure in found] == [[], ["whole images"], ["whole images"], ["held-out images"]]
+    assert found[1].label == "linear, offline, whole images, top-1"
+    assert found[1].identity == found[2].identity != found[0].identity
+    old, new = (read_measures([result(protocol="knn", centre=centre)], SUBJECT)[0] for centre in (None, 1.0))
+    assert old.identity == new.identity
 
 
 def test_the_hash_of_a_file_is_that_of_its_weights(tmp_path: Path):

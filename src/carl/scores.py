@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 FULL_EPOCHS = {"linear": 100, "transfer": 50, "semi": 50, "finetune": 50}  # evaluation/protocols.py's, without torch
 TITLES = {"knn": "kNN", "linear": "linear", "linear-cached": "linear", "semi": "fine-tuned", "finetune": "fine-tuned"}
 ORDER = ("linear", "linear-cached", "knn", "probe", "finetune", "semi", "transfer", "cluster")  # what says most first
+CENTRES = {"linear": 0.875, "linear-cached": 0.875, "transfer": 0.875}  # the part of each side that is seen; others all
 # Names of safetensors' number types in torch, which the hash of the weights holds (evaluation/target.py).
 TORCH_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -46,6 +47,7 @@ class Measure:
     values: str = ""  # hyperparameters, and how many images it learned from and which part of them was seen, as JSON
     encoder: str = ""  # of which other weights than the run's last, in words
     shortened: str = ""  # "1 of 100 epochs"
+    seen: str = ""  # "whole images", where the protocol has another part of them, or "held-out images"
     own_data: bool = True
 
     @property
@@ -54,13 +56,13 @@ class Measure:
 
     @property
     def label(self) -> str:
-        return ", ".join(part for part in (self.title, self.shortened, self.name) if part)
+        return ", ".join(part for part in (self.title, self.shortened, self.seen, self.name) if part)
 
     @property
     def asides(self) -> list[str]:
         """Why this score does not stand for the run; nothing if it does."""
         other = "" if self.own_data else f"other data: {self.data}"
-        return [reason for reason in (self.encoder, self.shortened, other) if reason]
+        return [reason for reason in (self.encoder, self.shortened, self.seen, other) if reason]
 
     @property
     def comparable(self) -> bool:
@@ -89,7 +91,9 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
     trained, random = _scores(result, "trained"), _scores(result, "random")
     values = result.get("hyperparameters")
     values = values if isinstance(values, dict) else {}
-    conditions = {name: result.get(name) for name in ("train_images", "held_out", "centre")}
+    centre = result.get("centre")
+    centre = centre if is_number(centre) and centre else 1.0  # files from before it was written down
+    conditions = {"train_images": result.get("train_images"), "held_out": result.get("held_out"), "centre": centre}
     if protocol in FULL_EPOCHS:  # trained on random crops
         conditions["crop_min"] = result.get("crop_min")
     source, fingerprint = str(result.get("data", "")), str(result.get("data_fingerprint") or "")
@@ -113,6 +117,7 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
                 values=json.dumps(values | conditions, sort_keys=True),
                 encoder=_other_weights(result, subject.encoder_hash),
                 shortened=_shortened(protocol, result.get("epochs")),
+                seen=_seen(protocol, centre, result.get("held_out")),
                 own_data=fingerprint == subject.fingerprint if known else source == subject.source,
             )
         )
@@ -149,6 +154,13 @@ def _other_weights(result: dict[str, Any], encoder_hash: str) -> str:
 def _shortened(protocol: str, epochs: object) -> str:
     full = FULL_EPOCHS.get(protocol)
     return "" if full is None or not is_number(epochs) or epochs == full else f"{epochs} of {full} epochs"
+
+
+def _seen(protocol: str, centre: float, held_out: object) -> str:
+    """What images were judged, where they are not the test images as the protocol sees them."""
+    part = "whole images" if centre == 1 else f"the central {100 * centre:g}%"
+    parts = [part] if centre != CENTRES.get(protocol, 1.0) else []
+    return ", ".join([*parts, *(["held-out images"] if held_out else [])])
 
 
 def _mean_and_spread(entry: Any) -> tuple[float | None, float | None]:

@@ -95,6 +95,14 @@ def test_every_protocol_leaves_a_result_that_says_what_it_is(protocol: str, run:
     assert results(run) == files
 
 
+@pytest.mark.parametrize(("protocol", "answered"), [("knn", True), ("linear-cached", False)])
+def test_results_from_before_the_centre_was_written_down_are_of_whole_images(protocol: str, answered: bool, run: Path):
+    evaluate(str(run), Request(protocol))
+    (path,) = results(run)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"centre": None, "made": "long ago"}))
+    assert (evaluate(str(run), Request(protocol))["made"] == "long ago") == answered
+
+
 def test_force_repeats_and_other_weights_make_another_result(run: Path, monkeypatch: pytest.MonkeyPatch):
     first = evaluate(str(run), Request("knn"))
     measured = []

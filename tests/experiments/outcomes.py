@@ -21,6 +21,7 @@ def invented(job: Job, value: float = 40.0, **changes: Any) -> dict[str, Any]:
             "data": measure.data or facts.name,
             "epochs": measure.epochs or PROTOCOLS[measure.protocol].epochs,
             "hyperparameters": {"fraction": measure.fraction} if measure.fraction else {},
+            "centre": PROTOCOLS[measure.protocol].centre,
             "pretraining_epochs": measure.at_epoch,
             "accuracy": {"trained": shown, "random": dict.fromkeys(shown, 10.0)},
             "seconds": 30.0,

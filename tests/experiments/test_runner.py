@@ -133,6 +133,22 @@ def test_the_place_of_the_data_is_no_part_of_a_job(named, tmp_path):
     assert state(tmp_path, more) == "done"
 
 
+def test_figures_of_images_seen_otherwise_are_measured_again_and_the_rest_is_kept(small_data, tmp_path):
+    job = Job("job", tiny("job", small_data).layer, (Measure("knn"), Measure("linear-cached")))
+    run_jobs([job], tmp_path, lambda line: None, own_process=False)
+    path = tmp_path / "job/job.json"
+    old = json.loads(path.read_text())
+    for measure in old["measures"].values():
+        measure |= {"centre": None, "seconds": -1}  # as from before it was written down: whole images
+    path.write_text(json.dumps(old))
+    assert state(tmp_path, job) == "measures missing"
+    run_jobs([job], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, job)
+    assert found is not None
+    assert found["measures"]["knn"]["seconds"] == -1
+    assert (found["measures"]["linear-cached"]["centre"], state(tmp_path, job)) == (0.875, "done")
+
+
 def test_other_images_under_the_same_name_are_refused(named, tmp_path):
     job = tiny("job", Path("cifar10"))
     run_jobs([job], tmp_path, lambda line: None, own_process=False, data_root=named)

@@ -79,7 +79,7 @@ def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
         ({"prior_end": 1.0}, 8.47, 1.0),
     ],
 )
-def test_a_prior_that_is_unset_starts_where_no_start_can_collapse(given: dict[str, float], start: float, end: float):
+def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: dict[str, float], start: float, end: float):
     base = {"data": {"source": "x", "image_size": 32}, "train": {"epochs": 20}}
     config = CARL.completed(resolve([CARL.preset("robust", facts("mine")), base, {"method": given}], CarlOptions))
     method = config.method

@@ -66,7 +66,7 @@ def test_batch_l2_is_batch_norm_and_then_unit_length_and_its_gradient_is_right()
 
 
 def test_many_random_prototypes_on_the_sphere_make_carls_terms_those_of_simclr():
-    """-log K<p_a, p_b> tends to -s^2 cos(a, b), and KL to half of (mean of exp(s^2 cos) - 1): docs/robustness.md."""
+    """-log K<p_a, p_b> tends to -s^2 cos(a, b), and KL to half of (mean of exp(s^2 cos) - 1)."""
     torch.manual_seed(0)
     s, count = 0.7, 200_000
     prototypes = Prototypes(8, count, embedding_norm="l2", scale=s)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from carl.scores import FULL_EPOCHS, file_hash
+from carl.scores import CENTRES, FULL_EPOCHS, file_hash
 
 CONFIG = """
 [data]
@@ -114,7 +114,7 @@ def add_result(
     result = {
         "protocol": protocol, "kind": kind, "target": str(run), "data": "photos", "data_fingerprint": "f00d",
         "epochs": FULL_EPOCHS.get(protocol), "hyperparameters": {},
-        "encoder_hash": file_hash(run / "encoder.safetensors"),
+        "centre": CENTRES.get(protocol, 1.0), "encoder_hash": file_hash(run / "encoder.safetensors"),
         "accuracy": {"trained": trained, "random": random or {}}, **more,
     }  # fmt: skip
     (run / "results").mkdir(exist_ok=True)

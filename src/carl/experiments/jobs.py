@@ -103,6 +103,12 @@ def read_outcome(root: Path, job: Job) -> Outcome | None:
     return found if found is not None and identity(found.get("layer", {})) == job.identity else None
 
 
+def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
+    """Whether the outcome has this figure, of images seen as the protocol sees them now."""
+    found = None if outcome is None else outcome["measures"].get(measure.key)
+    return found is not None and (found.get("centre") or 1.0) == Request(measure.protocol).seen
+
+
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
     """Train (or go on), measure what is not measured yet, and write the outcome."""
     start, folder = time.monotonic(), root / job.name
@@ -113,7 +119,7 @@ def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
         pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
     measures = {} if known is None else dict(known["measures"])
     for measure in job.measures:
-        if measure.key not in measures:
+        if not is_measured(known, measure):
             measures[measure.key] = _measured(job, measure, folder, data_root)
     outcome: Outcome = {
         "name": job.name,

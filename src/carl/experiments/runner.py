@@ -15,7 +15,7 @@ from types import FrameType
 
 from carl import files
 from carl.errors import UserError
-from carl.experiments.jobs import Job, Outcome, outcome_file, read_outcome, run_job, stored_outcome
+from carl.experiments.jobs import Job, Outcome, is_measured, outcome_file, read_outcome, run_job, stored_outcome
 from carl.training.console import duration
 
 Say = Callable[[str], None]
@@ -48,7 +48,7 @@ def state(root: Path, job: Job) -> str:
         return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
     if outcome["state"] != "done":
         return str(outcome["state"])
-    return "done" if {measure.key for measure in job.measures} <= set(outcome["measures"]) else "measures missing"
+    return "done" if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
 
 
 def run_jobs(

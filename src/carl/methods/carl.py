@@ -65,8 +65,8 @@ class CARL(Method):
             return []
         return [
             f"warning: lambda starts at {options.prior_start:g}, and below {STABLE:g} few prototypes are left in use: "
-            f"use --prior-start {STABLE:g} or more ({prior_threshold(options.prototypes):.1f} holds "
-            f"{options.prototypes} prototypes from any start)"
+            f"use --prior-start {STABLE:g} or more (from "
+            f"{prior_threshold(options.prototypes):.1f} on, equal use of {options.prototypes} is the lowest loss)"
         ]
 
     def prior_weight(self, progress: float) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field
@@ -22,8 +23,8 @@ class CarlOptions(MethodOptions):
     prior_start: float | None = Field(
         None,
         ge=0,
-        description="b of Eq. 8; below 2 the uniform start is not stable. Unset is the least that holds K prototypes "
-        "from any start: 4.1 for 100, 8.5 for 1,000.",
+        description="b of Eq. 8; below 2 the uniform start is not stable. Unset is the least with which "
+        "equal use is the lowest of all constant assignments: 4.1 for 100, 8.5 for 1,000.",
     )
     prior_end: float | None = Field(
         None, ge=0, description="a of Eq. 8. Unset is half of prior_start, but not below 2 if that is above."
@@ -67,8 +68,8 @@ SHAPES_VALUES: Layer = {
 }
 
 
-# Of ours, for small data, small batches and short runs; docs/robustness.md has what each value is worth. Lambda is
-# unset: it starts where no start can collapse. Energies have a standard deviation of 1.5.
+# Of ours, for small data, small batches and short runs; still being chosen (results/robustness/trials.md). Lambda is
+# unset: it starts where collapse is no gain. Energies have a standard deviation of 1.5.
 ROBUST_VALUES: Layer = {
     "method": {"prototypes": 1000, "embedding_norm": "batch-l2", "prototype_scale": 1.5},
     "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True},
@@ -80,7 +81,7 @@ def with_prior(options: CarlOptions, epochs: int) -> CarlOptions:
     """With what is unset of the prior's schedule filled in."""
     start = options.prior_start
     if start is None:
-        start = round(prior_threshold(options.prototypes), 2)
+        start = math.ceil(100 * prior_threshold(options.prototypes)) / 100
     end = min(start, max(STABLE, start / 2)) if options.prior_end is None else options.prior_end
     fall = min(100, max(1, epochs // 2)) if options.prior_epochs is None else options.prior_epochs
     return options.model_copy(update={"prior_start": start, "prior_end": end, "prior_epochs": fall})
