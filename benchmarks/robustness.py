@@ -4,7 +4,7 @@
 
 choice: one value changed at a time, 10 epochs of 10,000 images of CIFAR-10, judged on 5,000 held-out training images.
 final: 20 epochs, three seeds, test images: `robust`, SimCLR with its best rate, the `paper` presets of both.
-grid: K by batch size, 5 epochs. batch: batch 64 at K = 1000, 20 epochs. small: 2,000 images, and `shapes`.
+grid: K by batch size, 5 epochs. batch: batch 64 and 256 at K = 1000, 20 epochs. small: 2,000 images, and `shapes`.
 
 Runs are resumed, and those that are done are left alone. Outcomes and tables are in results/robustness/.
 """
@@ -115,9 +115,12 @@ CHOICE = Part(
         Row("prototype scale 2", _robust(prototype_scale=2.0)),
         Row("K = 100", _robust(prototypes=100)),
         Row("K = 300", _robust(prototypes=300)),
-        Row("K = 3000", _robust(prototypes=3000)),
+        Row("K = 1000", _robust(prototypes=1000)),
         Row("lambda 4 to 2", _robust(prior_start=4.0, prior_end=2.0)),
         Row("lambda 6 to 6", _robust(prior_start=6.0, prior_end=6.0)),
+        Row("no warm-up", _robust("optim", warmup_epochs=0)),
+        Row("embedding of 32 dimensions", _robust("model", output_dim=32)),
+        Row("prototypes 25 times faster", _robust(temperature=0.2, prototype_scale=0.3)),
         Row("rate 0.03", _robust("optim", lr=0.03)),
         Row("rate 0.12", _robust("optim", lr=0.12)),
         Row("LARS 0.6", _robust("optim", name="lars", lr=0.6)),
@@ -153,9 +156,12 @@ GRID = Part(
 )
 BATCHES = Part(
     "batch",
-    f"K = 1000, 20 epochs of {IMAGES:,} images of CIFAR-10, the 10,000 test images; batch {BATCH} is robust CARL above",
+    f"K = 1000, 20 epochs of {IMAGES:,} images of CIFAR-10, the 10,000 test images, one seed",
     _cifar(20),
-    (Row("batch 64", merge([_robust(), {"train": {"batch_size": 64}}])),),
+    tuple(
+        Row(f"batch {batch}", merge([_robust(prototypes=1000), {"train": {"batch_size": batch}}]))
+        for batch in (64, BATCH)
+    ),
 )
 SMALL = Part(
     "small",

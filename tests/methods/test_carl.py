@@ -71,12 +71,12 @@ def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
 @pytest.mark.parametrize(
     ("given", "start", "end"),
     [
-        ({}, 8.47, 4.235),
+        ({}, 12.45, 6.22),
         ({"prototypes": 100}, 4.14, 2.07),
         ({"prototypes": 30}, 3.04, 2.0),
         ({"prior_start": 6.0}, 6.0, 3.0),
         ({"prior_start": 1.0}, 1.0, 1.0),
-        ({"prior_end": 1.0}, 8.47, 1.0),
+        ({"prior_end": 1.0, "prototypes": 1000}, 8.48, 1.0),
     ],
 )
 def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: dict[str, float], start: float, end: float):

@@ -71,8 +71,8 @@ SHAPES_VALUES: Layer = {
 # Of ours, for small data, small batches and short runs; still being chosen (results/robustness/trials.md). Lambda is
 # unset: it starts where collapse is no gain. Energies have a standard deviation of 1.5.
 ROBUST_VALUES: Layer = {
-    "method": {"prototypes": 1000, "embedding_norm": "batch-l2", "prototype_scale": 1.5},
-    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True},
+    "method": {"prototypes": 3000, "embedding_norm": "batch-l2", "prototype_scale": 1.5},
+    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "warmup_epochs": 1},
     "views": {"pipeline": "simclr", "crop_min": 0.2},
 }
 
