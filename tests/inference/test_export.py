@@ -131,10 +131,23 @@ def test_the_card_labels_every_accuracy_with_its_protocol_and_leaves_out_other_w
         },
         "cached": {
             "protocol": "linear-cached",
+            "centre": 0.875,
             "kind": "cached: once",
             "trained": {"top-1": {"mean": 12.5, "std": 0.0}},
         },
-        "linear": {"protocol": "linear", "kind": "offline: SGD", "epochs": 1, "trained": {"top-1": 9.38}},
+        "linear": {
+            "protocol": "linear",
+            "kind": "offline: SGD",
+            "epochs": 1,
+            "centre": 0.875,
+            "trained": {"top-1": 9.38},
+        },
+        "whole": {
+            "protocol": "linear-cached",
+            "centre": 1.0,
+            "kind": "cached: once",
+            "trained": {"top-1": 11.0},
+        },
         "epoch-0001": {"protocol": "knn", "kind": "offline: all", "encoder_hash": "ab", "trained": {"20": 77.0}},
     }
     folder = run / "results"
@@ -152,6 +165,7 @@ def test_the_card_labels_every_accuracy_with_its_protocol_and_leaves_out_other_w
         "- linear, cached, on small.npz: top-1 12.50% \u00b1 0.00; once",
         "- kNN, offline, on small.npz: k = 1 40.00%, k = 20 41.50% (random weights 30.25%); all vote",
         "- linear, offline, 1 of 100 epochs, on small.npz: top-1 9.38%; SGD",
+        "- linear, cached, whole images, on small.npz: top-1 11.00%; once",
     ]
 
 

@@ -131,7 +131,7 @@ def _result_files(trained: Trained) -> list[dict[str, Any]]:
 def _line(together: list[Measure]) -> str:
     """The figures of one protocol."""
     first = together[0]
-    label = ", ".join(part for part in (first.title, first.shortened) if part)
+    label = ", ".join(part for part in (first.title, first.shortened, first.seen) if part)
     figures = ", ".join(f"{measure.name} {_figure(measure)}" for measure in together)
     return f"- {label}, on {first.data}: {figures}; {first.how.partition(': ')[2] or first.how}"
 
