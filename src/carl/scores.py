@@ -91,8 +91,7 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
     trained, random = _scores(result, "trained"), _scores(result, "random")
     values = result.get("hyperparameters")
     values = values if isinstance(values, dict) else {}
-    centre = result.get("centre")
-    centre = centre if is_number(centre) and centre else 1.0  # files from before it was written down
+    centre = centre_of(result)
     conditions = {"train_images": result.get("train_images"), "held_out": result.get("held_out"), "centre": centre}
     if protocol in FULL_EPOCHS:  # trained on random crops
         conditions["crop_min"] = result.get("crop_min")
@@ -122,6 +121,12 @@ def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
             )
         )
     return found
+
+
+def centre_of(result: dict[str, Any]) -> float:
+    """The part of each side of an image that was seen; files from before it was written down are of whole images."""
+    centre = result.get("centre")
+    return centre if is_number(centre) and centre else 1.0
 
 
 def _scores(result: dict[str, Any], which: str) -> dict[str, Any]:

@@ -394,6 +394,8 @@ def test_the_centre_is_another_measurement(protocol: str, run: Path, carl: Run):
     centre, usual = sorted((json.loads(path.read_text()) for path in results(run)), key=lambda r: r["centre"])
     assert (centre["centre"], usual["centre"]) == (0.5, 0.875 if protocol.startswith("linear") else 1)
     assert usual["accuracy"] != centre["accuracy"]
+    assert carl("eval", run, "--protocol", protocol, *short, "--centre", usual["centre"]).returncode == 0
+    assert len(results(run)) == 2  # the protocol's own centre, said aloud, is the same measurement
 
 
 def test_held_out_images_are_spread_over_the_classes_and_never_trained_on(small_data: Path):

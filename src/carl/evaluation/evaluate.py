@@ -34,6 +34,7 @@ from carl.evaluation.target import (
 )
 from carl.methods import DataFacts
 from carl.runs import environment
+from carl.scores import centre_of
 from carl.terminal import show_progress
 
 Result = dict[str, Any]
@@ -208,8 +209,8 @@ def result_file(subject: Subject, out: Path | None, header: Result) -> Path:
         parts.append(f"{request.seeds}-seeds")
     if request.epochs is not None:
         parts.append(f"{request.epochs}-epochs")
-    if request.centre is not None:
-        parts.append(f"centre-{request.centre:g}")
+    if request.seen != PROTOCOLS[request.protocol].centre:
+        parts.append(f"centre-{request.seen:g}")
     if header["held_out"]:
         parts.append(f"held-out-{header['held_out']}")
     if request.rates:
@@ -234,7 +235,7 @@ def stored_result(path: Path, expected: Result) -> Result | None:
         return None  # damaged by other hands: measure again
     if not isinstance(stored, dict) or not isinstance(stored.get("accuracy"), dict):
         return None
-    stored["centre"] = stored.get("centre") or 1.0  # files from before it was written down
+    stored["centre"] = centre_of(stored)
     own = {key: value for key, value in expected.items() if key != "target"}  # the same run by another path is the same
     return stored if all(stored.get(key) == value for key, value in own.items()) else None
 

@@ -20,6 +20,7 @@ from carl.evaluation.health import TOO_EARLY
 from carl.evaluation.protocols import Request
 from carl.experiments.places import located, located_section
 from carl.runs import RunDirectory
+from carl.scores import centre_of
 from carl.training.commands import pretrain
 from carl.training.pretrain import FREE_ON_RESUME
 
@@ -106,7 +107,7 @@ def read_outcome(root: Path, job: Job) -> Outcome | None:
 def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
     """Whether the outcome has this figure, of images seen as the protocol sees them now."""
     found = None if outcome is None else outcome["measures"].get(measure.key)
-    return found is not None and (found.get("centre") or 1.0) == Request(measure.protocol).seen
+    return found is not None and centre_of(found) == Request(measure.protocol).seen
 
 
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
