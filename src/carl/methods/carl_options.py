@@ -69,9 +69,10 @@ SHAPES_VALUES: Layer = {
 
 
 # Of ours, for small data, small batches and short runs; still being chosen (results/robustness/trials.md). Lambda is
-# unset: it starts where collapse is no gain. Energies have a standard deviation of 1.5.
+# unset: it starts where collapse is no gain. Energies have a standard deviation of 1.5 (0.3 / 0.2), and prototypes
+# learn 25 times as fast as at a temperature of 1.
 ROBUST_VALUES: Layer = {
-    "method": {"prototypes": 3000, "embedding_norm": "batch-l2", "prototype_scale": 1.5},
+    "method": {"prototypes": 3000, "embedding_norm": "batch-l2", "prototype_scale": 0.3, "temperature": 0.2},
     "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "warmup_epochs": 1},
     "views": {"pipeline": "simclr", "crop_min": 0.2},
 }
