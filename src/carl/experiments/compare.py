@@ -11,6 +11,7 @@ from carl import files
 from carl.assembly import with_absolute_paths
 from carl.config import Layer, merge, resolve
 from carl.errors import UserError
+from carl.evaluation.protocols import PROTOCOLS
 from carl.experiments.cells import figure_of, random_of
 from carl.experiments.jobs import Job, Measure, Outcome, read_outcome
 from carl.experiments.runner import run_jobs
@@ -132,8 +133,8 @@ def markdown(source: str, rows: Sequence[dict[str, Any]]) -> str:
         lines += [
             f"{first['images']} images of {first['image_size']} px, {first['epochs']} epochs, batch "
             f"{first['batch_size']}. "
-            "kNN: k=20, offline, all test images. Linear: cached features of the central 87.5% of each side. "
-            "Gain is over the same encoder with random "
+            "kNN: k=20, offline, all test images. Linear: cached features of the central "
+            f"{PROTOCOLS['linear-cached'].centre:.1%} of each side. Gain is over the same encoder with random "
             f"weights. Images/s: all of the training but its probes. {machines}, {dates}.",
             "",
         ]
