@@ -23,7 +23,7 @@ from typing import Any
 from carl import files
 from carl.config import Layer, merge
 from carl.errors import UserError
-from carl.experiments.jobs import Job, Measure, Outcome, read_outcome
+from carl.experiments.jobs import Job, Measure, Outcome, adopt, kept_file, read_outcome
 from carl.experiments.runner import Shard, run_jobs
 from carl.methods.carl_options import ROBUST_VALUES
 
@@ -235,7 +235,7 @@ def _mean(values: Sequence[float]) -> str:
 
 def write_part(part: Part, outcomes: Mapping[str, Outcome], folder: Path) -> None:
     for name, outcome in outcomes.items():
-        files.write_json(folder / "jobs" / f"{name.replace('/', '--')}.json", outcome)
+        files.write_json(kept_file(folder, name), outcome)
     rows = [(row.words, row.jobs(part.name, part.common)) for row in part.rows]
     rows.append(("random weights", part.untrained()))
     found = [line(words, [outcomes[job.name] for job in jobs if job.name in outcomes]) for words, jobs in rows]
@@ -246,6 +246,7 @@ def study(names: Sequence[str], data_root: Path | None, runs: Path, shard: Shard
     failed: dict[str, str] = {}
     for part in (PARTS[name] for name in names):
         jobs = part.jobs()
+        adopt(jobs, RESULTS, runs)
         failed |= run_jobs(shard.take(jobs), runs, say, own_process=True, data_root=data_root)
         outcomes = {job.name: read_outcome(runs, job) for job in jobs}
         write_part(part, {name: found for name, found in outcomes.items() if found is not None}, RESULTS)

@@ -71,6 +71,37 @@ def test_a_job_with_another_measure_measures_it_without_training_again(small_dat
     assert (tmp_path / "job" / "encoder.safetensors").stat().st_mtime_ns == before
 
 
+def test_kept_outcomes_count_where_nothing_is_of_the_job_yet(small_data, tmp_path):
+    kept, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
+    done, failed, other = (tiny(name, small_data) for name in ("a/done", "failed", "other"))
+    for job, found in (
+        (done, {"name": "a/done", "state": "done", "layer": done.layer, "measures": {"knn": {"centre": 1.0}}}),
+        (failed, runner.failure(failed, "no disk")),
+        (other, {"name": "other", "state": "done", "layer": tiny("x", small_data, prototypes=11).layer}),
+    ):
+        files.write_json(jobs.kept_file(kept, job.name), found)
+    assert jobs.adopt([done, failed, other], kept, elsewhere) == 1
+    assert read_outcome(elsewhere, done) is not None
+    assert [state(elsewhere, job) for job in (failed, other)] == ["waiting", "waiting"]
+    assert jobs.adopt([done, failed, other], kept, elsewhere) == 0  # what is there stays
+
+
+def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(small_data, tmp_path):
+    job = tiny("job", small_data)
+    run_jobs([job], tmp_path / "here", lambda line: None, own_process=False)
+    found = read_outcome(tmp_path / "here", job)
+    assert found is not None
+    found["measures"]["knn"]["encoder_hash"] = "of weights that are gone"
+    files.write_json(jobs.kept_file(tmp_path, job.name), found)
+    assert jobs.adopt([job], tmp_path, tmp_path / "there") == 1
+    more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    run_jobs([more], tmp_path / "there", lambda line: None, own_process=False)
+    outcome = read_outcome(tmp_path / "there", more)
+    assert outcome is not None
+    assert len({measure["encoder_hash"] for measure in outcome["measures"].values()}) == 1
+    assert outcome["measures"]["knn"]["encoder_hash"] != "of weights that are gone"
+
+
 def test_a_job_in_its_own_process_reports_its_error(small_data, tmp_path):
     said: list[str] = []
     run_jobs([tiny("bad", small_data, prototypes=1)], tmp_path, said.append, own_process=True)

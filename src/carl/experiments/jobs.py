@@ -91,8 +91,12 @@ def outcome_file(root: Path, job: Job) -> Path:
 
 def stored_outcome(root: Path, job: Job) -> Outcome | None:
     """Whatever stands in the job's file."""
+    return _read(outcome_file(root, job))
+
+
+def _read(path: Path) -> Outcome | None:
     try:
-        found = json.loads(outcome_file(root, job).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "state" in found else None
@@ -102,6 +106,27 @@ def read_outcome(root: Path, job: Job) -> Outcome | None:
     """What a job gave so far, None before it has run; an outcome of other values does not count."""
     found = stored_outcome(root, job)
     return found if found is not None and identity(found.get("layer", {})) == job.identity else None
+
+
+def kept_file(results: Path, name: str) -> Path:
+    """Where an outcome is kept beside the tables made from it, for others to have."""
+    return results / "jobs" / f"{name.replace('/', '--')}.json"
+
+
+def adopt(jobs: Sequence[Job], results: Path, root: Path) -> int:
+    """Let finished outcomes that are kept in `results` count where nothing is of the job yet; how many there were.
+
+    So a clone, or another machine, goes on where the outcomes end, without the weights.
+    """
+    adopted = 0
+    for job in jobs:
+        if (root / job.name).exists():
+            continue
+        found = _read(kept_file(results, job.name))
+        if found is not None and found["state"] == "done" and identity(found.get("layer", {})) == job.identity:
+            files.write_json(outcome_file(root, job), found)
+            adopted += 1
+    return adopted
 
 
 def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
@@ -114,6 +139,8 @@ def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
     """Train (or go on), measure what is not measured yet, and write the outcome."""
     start, folder = time.monotonic(), root / job.name
     known = read_outcome(root, job)
+    if job.trains and not RunDirectory(folder).encoder_file.is_file():
+        known = None  # an outcome without its weights: those trained now are others
     if job.trains:
         layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
         _reopen(folder, job, layer)

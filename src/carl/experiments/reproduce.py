@@ -10,7 +10,7 @@ from carl.assembly import load_data
 from carl.config import resolve
 from carl.errors import UserError
 from carl.experiments.cost import estimate
-from carl.experiments.jobs import Job, Outcome, read_outcome
+from carl.experiments.jobs import Job, Outcome, adopt, kept_file, read_outcome
 from carl.experiments.listing import listed
 from carl.experiments.outputs import write_all
 from carl.experiments.places import located
@@ -49,6 +49,8 @@ def reproduce(
         for line in listed(jobs):
             say(line)
         return 0
+    if adopted := adopt(jobs, results / scale.name, runs):
+        say(f"{adopted} outcomes are those of {results / scale.name}; to measure them yourself, give another --out")
     if status:
         say_status(plans, runs, say)
         return 0
@@ -95,7 +97,7 @@ def write_results(plans: Sequence[Plan], scale: Scale, jobs: Sequence[Job], runs
     """Tables and figures of what is finished, and the outcomes they were made from."""
     outcomes = collect(jobs, runs)
     for name, outcome in outcomes.items():
-        files.write_json(results / "jobs" / f"{name.replace('/', '--')}.json", outcome)
+        files.write_json(kept_file(results, name), outcome)
     written = []
     for plan in plans:
         own = {job.name: outcomes[job.name] for job in plan.jobs if job.name in outcomes}
