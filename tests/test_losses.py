@@ -7,9 +7,18 @@ from itertools import pairwise
 
 import pytest
 import torch
+from lightly.loss import DCLLoss
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from carl.losses import assignment_consistency, consistency, kl_to_uniform, log_assignments, uniform_prior
+from carl.losses import (
+    assignment_consistency,
+    chance_agreement,
+    consistency,
+    kl_to_uniform,
+    log_assignments,
+    uniform_prior,
+)
 from carl.models.heads import Prototypes
 from carl.optim import lambda_schedule
 
@@ -198,3 +207,75 @@ def test_energies_and_loss_are_float32_under_autocast(dtype: torch.dtype):
     loss.backward()
     assert z.grad is not None
     assert z.grad.isfinite().all()
+
+
+# Ours: agreement in each of several parts, and relative to chance
+
+
+def in_parts(images: int = 3, parts: int = 2, prototypes: int = 4) -> Tensor:
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(2, images, parts, prototypes, generator=generator, dtype=torch.float64)
+
+
+def transcribed_beyond_chance(log_p: Tensor) -> float:
+    """-log of agreement in all parts, plus log of the mean agreement with views of other images, in loops."""
+    p = log_p.exp().tolist()
+    views, images, parts, count = log_p.shape
+
+    def agreement(v: int, i: int, w: int, j: int) -> float:
+        return math.prod(sum(p[v][i][g][k] * p[w][j][g][k] for k in range(count)) for g in range(parts))
+
+    total = -sum(math.log(agreement(0, i, 1, i)) for i in range(images)) / images
+    for v in range(views):
+        for i in range(images):
+            others = [agreement(v, i, w, j) for w in range(views) for j in range(images) if j != i]
+            total += math.log(sum(others) / len(others)) / (views * images)
+    return total
+
+
+def test_agreement_in_parts_relative_to_chance_equals_a_literal_transcription():
+    log_p = log_assignments(in_parts())
+    found = assignment_consistency(log_p[0], log_p[1]) + chance_agreement(log_p)
+    assert found.item() == pytest.approx(transcribed_beyond_chance(log_p), rel=1e-10)
+
+
+def test_relative_to_chance_any_collapse_is_worth_nothing():
+    for one in (torch.zeros(7), torch.tensor([50.0, 0, 0, 0, 0, 0, 0]), torch.arange(7.0)):
+        log_p = log_assignments(one.double().expand(2, 5, 3, 7))
+        assert (assignment_consistency(log_p[0], log_p[1]) + chance_agreement(log_p)).item() == pytest.approx(0, abs=1e-9)
+
+
+def test_an_image_alone_has_no_chance_to_be_compared_with():
+    assert chance_agreement(log_assignments(in_parts(images=1))).item() == 0
+
+
+def test_the_gradient_relative_to_chance_is_right_by_finite_differences():
+    assert torch.autograd.gradcheck(lambda x: chance_agreement(log_assignments(x)), (in_parts().requires_grad_(),))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_chance_and_its_gradient_are_finite_for_sure_assignments(dtype: torch.dtype):
+    logits = torch.zeros(2, 4, 2, 6, dtype=dtype)
+    logits[:, torch.arange(4), :, torch.arange(4)] = 1000
+    logits.requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype != torch.float32):
+        loss = chance_agreement(log_assignments(logits))
+    loss.backward()
+    assert loss.dtype == torch.float32
+    assert loss.isfinite()
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_with_many_prototypes_in_parts_agreement_relative_to_chance_is_decoupled_contrast():
+    """Prototypes of standard deviation s make exp(s^2 cos) of agreement: lightly's DCL at temperature 1 / s^2."""
+    torch.manual_seed(0)
+    images, parts, s, count = 6, 4, 1.5, 100_000
+    prototypes = Prototypes(8, count, embedding_norm="l2", scale=s, parts=parts)
+    z = F.normalize(torch.randn(2 * images, 8), dim=1)
+    with torch.no_grad():
+        log_p = log_assignments(prototypes.by_part(z).unflatten(0, (2, images)))
+        found = assignment_consistency(log_p[0], log_p[1]) + chance_agreement(log_p)
+    # lightly takes the sum over the other images' views where ours is their mean
+    expected = DCLLoss(temperature=1 / s**2)(z[:images], z[images:]) - math.log(2 * images - 2)
+    assert found.item() == pytest.approx(expected.item(), abs=0.02)

@@ -1,6 +1,7 @@
 """Equations of the papers as functions of tensors.
 
-B: images in the batch of this process, N: of all processes, V: views of an image, K: prototypes, D: dimensions.
+B: images in the batch of this process, N: of all processes, V: views of an image, K: prototypes, D: dimensions,
+G: parts of the embedding, each with an assignment of its own; 1 in the paper.
 Numbers of equations are those of CARL's paper unless another is named.
 """
 
@@ -30,9 +31,10 @@ def log_assignments(logits: Tensor) -> Tensor:
 def assignment_consistency(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Negative log-probability that two views choose the same prototype (Eq. 4).
 
-    Computed in log space: a clamp would zero the gradient of the pairs that disagree most.
+    (B, K) x 2 or, where they must in each of the parts, (B, G, K) x 2 -> (). Computed in log space: a clamp would zero
+    the gradient of the pairs that disagree most.
     """
-    return -(log_p + log_q).logsumexp(dim=1).mean()  # (B, K) -> ()
+    return -(log_p + log_q).logsumexp(dim=-1).reshape(len(log_p), -1).sum(dim=1).mean()
 
 
 def consistency(log_p: Tensor, log_q: Tensor, targets: Targets = "joint") -> Tensor:
@@ -67,6 +69,26 @@ def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
         return kl_to_uniform(distributed.log_mean_exp(log_p.flatten(0, 1)))
     terms = [kl_to_uniform(distributed.log_mean_exp(view)) for view in log_p]
     return sum(terms[1:], start=terms[0]) / len(terms)
+
+
+def chance_agreement(log_p: Tensor) -> Tensor:
+    """Log-probability that a view chooses as a view of another image does: (V, B, G, K) -> ().
+
+    In each of the parts; the other image is any of the batch of all processes. Added to Eq. 4 it makes agreement
+    relative to chance: where all images have one assignment the two are equal, so that collapse gains nothing.
+    """
+    with full_precision(log_p.device.type):
+        p = log_p.exp().transpose(0, 1)  # (B, V, G, K)
+        everything = distributed.gather(p)
+        if len(everything) == 1:  # no other image
+            return log_p.new_zeros(())
+        ours, theirs = (rows.flatten(0, 1).transpose(0, 1) for rows in (p, everything))  # (G, BV, K), (G, NV, K)
+        # What is clamped is a pair that weighs nothing beside any other.
+        agreement = (ours @ theirs.mT).clamp(min=torch.finfo(p.dtype).tiny).log().sum(dim=0)  # (BV, NV)
+        images = torch.arange(len(everything), device=p.device).repeat_interleave(p.shape[1])
+        own = distributed.own_rows(len(p), p.device).repeat_interleave(p.shape[1])
+        others = agreement.masked_fill(own[:, None] == images, float("-inf"))
+        return (others.logsumexp(dim=1) - math.log((len(everything) - 1) * p.shape[1])).mean()
 
 
 def unit(embeddings: Tensor) -> Tensor:

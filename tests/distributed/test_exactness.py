@@ -21,7 +21,7 @@ from carl.data.batches import Batch, Batches
 from carl.data.images import PackedImages, Split
 from carl.data.views import Views, pipeline
 from carl.errors import UserError
-from carl.methods import METHODS, DataFacts
+from carl.methods import METHODS, DataFacts, Method
 from carl.methods.clusterings import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
@@ -34,22 +34,28 @@ IMAGES, SIZE, BATCH, STEPS = 40, 16, 8, 20
 FACTS = DataFacts(name="shapes", images=IMAGES, channels=3, image_size=SIZE, classes=4)
 SMALL: dict[str, dict[str, Any]] = {  # every part of every method at work, in all epochs
     "carl": {"prototypes": 10, "prototype_scale": 1.0},
+    "carl in parts": {"prototypes": 10, "prototype_scale": 2.0, "parts": 4, "beyond_chance": True},
     "moco": {"queue": 24, "shuffle_groups": 2},
     "pcl": {"queue": 24, "shuffle_groups": 2, "clusters": [4, 6], "warmup_epochs": 1, "negative_prototypes": 3},
     "swav": {"queue": 18, "queue_epoch": 1, "frozen_epochs": 1},
     "byol": {"momentum": 0.9},
 }
-CASES = [(name, norm) for name in METHODS for norm in ("none", "shared")]
+WHOLE_BATCH = ("carl", "carl in parts", "simclr")  # objectives that see the batch of all
+CASES = [(name, norm) for name in (*METHODS, "carl in parts") for norm in ("none", "shared")]
+
+
+def method_of(name: str) -> type[Method]:
+    return METHODS[name.partition(" ")[0]]
 
 
 def settings(name: str) -> Config:
-    method = METHODS[name]
+    method = method_of(name)
     layers = [
         method.preset(method.default_preset(FACTS), FACTS),
         {
             "data": {"source": "shapes", "image_size": SIZE},
             "model": {"hidden_dim": 16, "output_dim": 8},
-            "method": {"name": name, **SMALL.get(name, {})},
+            "method": {"name": name.partition(" ")[0], **SMALL.get(name, {})},
             "optim": {"name": "sgd", "lr": 0.05, "schedule": "constant"},
             "train": {"epochs": 4, "batch_size": BATCH},
         },
@@ -86,7 +92,7 @@ def train(
     config = settings(name)
     config = config.model_copy(update={"train": config.train.model_copy(update={"accumulate": accumulate})})
     with mock.patch("carl.models.encoders._create", encoder):
-        method = METHODS[name](config, FACTS).double()
+        method = method_of(name)(config, FACTS).double()
     if norm == "none":
         remove_batch_norm(method)
     elif distributed.world_size() > 1:
@@ -133,7 +139,7 @@ def train_all(cases: list[tuple[str, Norm, int]], folder: Path) -> None:
 @pytest.fixture(scope="module")
 def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("two")
-    cases = [(name, norm, 1) for name, norm in CASES] + [("carl", "none", 2), ("simclr", "none", 2)]
+    cases = [(name, norm, 1) for name, norm in CASES] + [(name, "none", 2) for name in WHOLE_BATCH]
     processes.run(2, folder, train_all, cases, folder)
     return folder
 
@@ -158,7 +164,7 @@ def test_two_processes_have_the_losses_gradients_and_weights_of_one(by_two: Path
     assert np.std(whole["losses"]) > 1e-3  # something was learned, so that there was something to miss
 
 
-@pytest.mark.parametrize("name", ["carl", "simclr"])
+@pytest.mark.parametrize("name", WHOLE_BATCH)
 def test_parts_of_the_batch_of_each_process_add_up_to_the_whole(by_two: Path, name: str):
     whole, part = train(name, "none"), torch.load(by_two / f"{name}-none-2-1.pt", weights_only=True)
     assert part["losses"] == pytest.approx(whole["losses"], rel=1e-5)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -229,9 +230,15 @@ def to_fake_cuda(method: Method, mode: FakeTensorMode) -> None:
             module._buffers[key] = None if buffer is None else mode.from_tensor(buffer).to("cuda")
 
 
-@ALL
-def test_the_whole_step_runs_forward_on_fake_cuda_tensors(name: str):
-    method, batch = make(name), make_batch(name)
+IN_PARTS: dict[str, Any] = {"parts": 4, "beyond_chance": True, "prototype_norm": True}
+WITH_OPTIONS = pytest.mark.parametrize(
+    ("name", "options"), [*((name, {}) for name in METHODS), pytest.param("carl", IN_PARTS, id="carl-in-parts")]
+)
+
+
+@WITH_OPTIONS
+def test_the_whole_step_runs_forward_on_fake_cuda_tensors(name: str, options: dict[str, Any]):
+    method, batch = make(name, **options), make_batch(name)
     with fake_cuda() as mode:
         to_fake_cuda(method, mode)
         fake = [mode.from_tensor(view).to("cuda") for view in batch.views]
@@ -243,10 +250,12 @@ def test_the_whole_step_runs_forward_on_fake_cuda_tensors(name: str):
         method.after_step(PROGRESS)
 
 
-@ALL
+@WITH_OPTIONS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_the_loss_is_float32_under_autocast_and_its_gradients_are_finite(name: str, dtype: torch.dtype):
-    method = make(name)
+def test_the_loss_is_float32_under_autocast_and_its_gradients_are_finite(
+    name: str, options: dict[str, Any], dtype: torch.dtype
+):
+    method = make(name, **options)
     with torch.autocast("cpu", dtype=dtype):
         loss, _ = method(make_batch(name), PROGRESS)
     assert loss.dtype == torch.float32
@@ -254,9 +263,9 @@ def test_the_loss_is_float32_under_autocast_and_its_gradients_are_finite(name: s
     assert all(p.grad is None or p.grad.isfinite().all() for p in method.parameters())
 
 
-@ALL
-def test_the_whole_step_runs_forward_and_backward_on_meta_tensors(name: str):
-    method, batch = make(name).to("meta"), make_batch(name)
+@WITH_OPTIONS
+def test_the_whole_step_runs_forward_and_backward_on_meta_tensors(name: str, options: dict[str, Any]):
+    method, batch = make(name, **options).to("meta"), make_batch(name)
     assert batch.labels is not None
     views = [view.to("meta") for view in batch.views]
     loss, _ = method(type(batch)(views, batch.indices.to("meta"), batch.labels.to("meta")), PROGRESS)

@@ -46,6 +46,20 @@ def test_options_normalise_scale_and_shift_the_energies():
     assert torch.allclose(biased(torch.zeros(1, 4))[0], biased.linear.bias)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_parts_of_the_dimensions_add_up_to_the_energies(bias: bool):
+    prototypes = Prototypes(12, 5, bias, normalize=True, embedding_norm="batch-l2", temperature=0.3, parts=4).double()
+    z = torch.randn(6, 12, dtype=torch.float64)
+    by_part = prototypes.by_part(z)
+    assert by_part.shape == (6, 4, 5)
+    assert torch.allclose(by_part.sum(1), prototypes(z))
+    if not bias:  # the second part sees dimensions 3 to 5 alone
+        unit = F.normalize(prototypes.batch_norm(z), dim=1)
+        weight = F.normalize(prototypes.linear.weight, dim=1)
+        assert torch.allclose(by_part[:, 1], unit[:, 3:6] @ weight[:, 3:6].T / 0.3)
+    assert torch.autograd.gradcheck(prototypes.by_part, (z.requires_grad_(),))
+
+
 def test_batch_normalised_embeddings_with_scaled_prototypes_start_with_logits_of_that_size():
     torch.manual_seed(0)
     prototypes = Prototypes(128, 50, embedding_norm="batch", scale=128**-0.5)

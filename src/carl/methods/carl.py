@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from carl.config import Config, Layer
 from carl.data.batches import Batch
 from carl.errors import UserError
-from carl.losses import consistency, log_assignments, uniform_prior
+from carl.losses import chance_agreement, consistency, log_assignments, uniform_prior
 from carl.methods.base import DataFacts, Method, Metrics, assignment_figures, encoder_and_projection, forward_views
 from carl.methods.carl_options import CarlOptions, carl_presets, with_prior
 from carl.models.heads import Prototypes
@@ -36,8 +37,15 @@ class CARL(Method):
             embedding_norm=options.embedding_norm,
             temperature=options.temperature,
             scale=options.prototype_scale,
+            parts=options.parts,
         )
         self.head = nn.Sequential(OrderedDict(projection=projection, prototypes=prototypes))
+
+    @property
+    def prototypes(self) -> Prototypes:
+        found = self.head.get_submodule("prototypes")
+        assert isinstance(found, Prototypes)
+        return found
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
@@ -53,6 +61,12 @@ class CARL(Method):
                 f"--prior-epochs {options.prior_epochs} is over the {epochs} epochs of the run, so lambda would never "
                 f"reach --prior-end; use at most {epochs}"
             )
+        if config.model.output_dim % options.parts:
+            raise UserError(
+                f"method.parts = {options.parts} does not divide the {config.model.output_dim} dimensions of the "
+                f"embedding into equal parts; use {math.gcd(config.model.output_dim, options.parts)}, or another "
+                "model.output_dim"
+            )
         return config.model_copy(update={"method": with_prior(options, epochs)})
 
     @classmethod
@@ -60,6 +74,8 @@ class CARL(Method):
         options = config.method
         assert isinstance(options, CarlOptions)
         assert options.prior_start is not None
+        if options.beyond_chance:  # where collapse gains nothing at any lambda
+            return []
         # `average` halves the gradient of the other term, so that the prior weighs double.
         if options.prior_start * (2 if options.targets == "average" else 1) >= STABLE:
             return []
@@ -85,28 +101,34 @@ class CARL(Method):
         return {"lambda": self.prior_weight(progress)}
 
     def represent(self, batch: Batch) -> Tensor:
-        return forward_views(self._energies, batch.views, self.options.views_together)  # (V, B, K)
+        return forward_views(self._energies, batch.views, self.options.views_together)  # (V, B, G, K)
 
     def _energies(self, images: Tensor) -> Tensor:
-        energies: Tensor = self.head(self.encoder(images))
+        energies: Tensor = self.prototypes.by_part(self.embed(images))
         return energies
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
-        log_p = log_assignments(represented)
+        by_part = log_assignments(represented)
         # With multi-crop each of the two large views is paired with every later view; with two views, one pair.
-        pairs = [(a, b) for a in range(2) for b in range(a + 1, len(log_p))]
-        terms = [consistency(log_p[a], log_p[b], self.options.targets) for a, b in pairs]
+        pairs = [(a, b) for a in range(2) for b in range(a + 1, len(by_part))]
+        terms = [consistency(by_part[a], by_part[b], self.options.targets) for a, b in pairs]
         consistent = sum(terms[1:], start=terms[0]) / len(terms)
+        one = represented.shape[2] == 1
+        log_p = by_part[:, :, 0] if one else log_assignments(represented.sum(dim=2))  # (V, B, K)
         prior = uniform_prior(log_p, self.options.prior_mean)
         loss = consistent + self.prior_weight(progress) * prior
-        return loss, {"loss": loss, "consistency": consistent, "kl": prior, **assignment_figures(log_p.detach())}
+        figures = {"consistency": consistent, "kl": prior, **assignment_figures(log_p.detach())}
+        if self.options.beyond_chance:
+            figures["chance"] = chance_agreement(by_part)
+            loss = loss + figures["chance"]
+        return loss, {"loss": loss, **figures}
 
     def embed(self, images: Tensor) -> Tensor:
         embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
         return embeddings
 
     def log_assignments(self, images: Tensor) -> Tensor:
-        return log_assignments(self._energies(images))
+        return log_assignments(self.head(self.encoder(images)))
 
     def prototype_vectors(self) -> Tensor:
         return self.head.get_parameter("prototypes.linear.weight").detach().cpu()

@@ -53,6 +53,17 @@ class CarlOptions(MethodOptions):
         description="none (Eq. 2), l2 (unit length), batch (batch norm without affine parameters), or batch-l2 (both).",
     )
     temperature: float = Field(1.0, gt=0, description="Divides the energies; Eq. 3 has none.")
+    parts: int = Field(
+        1,
+        ge=1,
+        description="Equal parts of the dimensions, in each of which the views must choose the same prototype; Eq. 4 "
+        "has one. Few prototypes tell images apart better in many parts.",
+    )
+    beyond_chance: bool = Field(
+        False,
+        description="Whether agreement counts relative to that with views of other images; collapse then gains nothing "
+        "at any lambda, which is 1 if unset. Eq. 4 has no such term.",
+    )
 
 
 # Of ours, for a run of minutes: embeddings of equal variance and logits of about unit size learn from the first epoch.
@@ -81,7 +92,9 @@ ROBUST_VALUES: Layer = {
 def with_prior(options: CarlOptions, epochs: int) -> CarlOptions:
     """With what is unset of the prior's schedule filled in."""
     start = options.prior_start
-    if start is None:
+    if start is None and options.beyond_chance:
+        start = 1.0
+    elif start is None:
         start = math.ceil(100 * prior_threshold(options.prototypes)) / 100
     end = min(start, max(STABLE, start / 2)) if options.prior_end is None else options.prior_end
     fall = min(100, max(1, epochs // 2)) if options.prior_epochs is None else options.prior_epochs

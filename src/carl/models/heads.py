@@ -35,6 +35,8 @@ class Prototypes(nn.Module):
 
     The paper says "a linear layer" and no more, so each reading is an option; the defaults are Eq. 2 as written:
     no bias, no normalisation, temperature 1. Computed in float32 under autocast too, as in CARP.
+
+    `parts` cuts embeddings and prototypes into as many equal parts, for `by_part`.
     """
 
     def __init__(
@@ -46,8 +48,10 @@ class Prototypes(nn.Module):
         embedding_norm: EmbeddingNorm = "none",
         temperature: float = 1.0,
         scale: float | None = None,
+        parts: int = 1,
     ) -> None:
         super().__init__()
+        self.parts = parts
         self.linear = nn.Linear(dim, count, bias=bias)
         if scale is not None:
             nn.init.normal_(self.linear.weight, std=scale)
@@ -58,10 +62,25 @@ class Prototypes(nn.Module):
 
     def forward(self, embeddings: Tensor) -> Tensor:
         with full_precision(embeddings.device.type):
-            z = embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
-            if self.batch_norm is not None:
-                z = self.batch_norm(z)
-            if self.embedding_norm in ("l2", "batch-l2"):
-                z = F.normalize(z, dim=1)
-            weight = F.normalize(self.linear.weight, dim=1) if self.normalize else self.linear.weight
+            z, weight = self._normalised(embeddings)
             return F.linear(z, weight, self.linear.bias) / self.temperature
+
+    def by_part(self, embeddings: Tensor) -> Tensor:
+        """What each part of the dimensions adds to the energies: (B, D) -> (B, parts, K)."""
+        if self.parts == 1:
+            energies: Tensor = self(embeddings)
+            return energies[:, None]
+        with full_precision(embeddings.device.type):
+            z, weight = (rows.unflatten(1, (self.parts, -1)).transpose(0, 1) for rows in self._normalised(embeddings))
+            energies = (z @ weight.mT).transpose(0, 1)
+            if self.linear.bias is not None:
+                energies = energies + self.linear.bias / self.parts
+            return energies / self.temperature
+
+    def _normalised(self, embeddings: Tensor) -> tuple[Tensor, Tensor]:
+        z = embeddings.float() if embeddings.dtype.itemsize < 4 else embeddings
+        if self.batch_norm is not None:
+            z = self.batch_norm(z)
+        if self.embedding_norm in ("l2", "batch-l2"):
+            z = F.normalize(z, dim=1)
+        return z, F.normalize(self.linear.weight, dim=1) if self.normalize else self.linear.weight
