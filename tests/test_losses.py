@@ -242,7 +242,9 @@ def test_agreement_in_parts_relative_to_chance_equals_a_literal_transcription():
 def test_relative_to_chance_any_collapse_is_worth_nothing():
     for one in (torch.zeros(7), torch.tensor([50.0, 0, 0, 0, 0, 0, 0]), torch.arange(7.0)):
         log_p = log_assignments(one.double().expand(2, 5, 3, 7))
-        assert (assignment_consistency(log_p[0], log_p[1]) + chance_agreement(log_p)).item() == pytest.approx(0, abs=1e-9)
+        assert (assignment_consistency(log_p[0], log_p[1]) + chance_agreement(log_p)).item() == pytest.approx(
+            0, abs=1e-9
+        )
 
 
 def test_an_image_alone_has_no_chance_to_be_compared_with():

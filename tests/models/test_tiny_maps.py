@@ -130,7 +130,9 @@ def test_small_batches_take_the_plain_convolution(calls_of_plain: list[torch.Siz
     assert calls_of_plain == [(1, 64, 1, 1)]
 
 
-def test_in_bfloat16_no_kernel_on_a_single_pixel_reaches_the_plain_convolution(calls_of_plain: list[torch.Size]) -> None:
+def test_in_bfloat16_a_single_pixel_never_reaches_the_plain_convolution(
+    calls_of_plain: list[torch.Size],
+) -> None:
     """Its weight gradient would be what the memory held, where a tap meets nothing."""
     for channels, stride in (((8, 5), 1), ((8, 5), 2), ((64, 64), 2)):
         adapted = conv_pair(3, stride, channels)[1]
