@@ -2,7 +2,8 @@
 
     python -m benchmarks.robustness PART... --data-root DIR [--runs DIR] [--shard 1/2]
 
-choice: one value changed at a time, 10 epochs of 10,000 images of CIFAR-10, judged on 5,000 held-out training images.
+rates, ablations: 10 epochs of 10,000 images of CIFAR-10, judged on 5,000 held-out training images; the rate of both
+methods, and one value of `robust` changed at a time.
 final: 20 epochs, three seeds, test images: `robust`, and SimCLR with its best rate. The `paper` presets of both, on the
 same images and as long, are runs of `carl reproduce linear --scale cpu`.
 grid: K by batch size, 5 epochs. batch: batch 64 and 256 at K = 1000, 20 epochs. small: 2,000 images, and `shapes`.
@@ -101,38 +102,36 @@ def _simclr(rate: float, **method: Any) -> Layer:
     return merge([SIMCLR, {"method": method, "optim": {"lr": rate}}])
 
 
-CHOICE = Part(
-    "choice",
+RATES = Part(
+    "rates",
+    f"Rates: 10 epochs of {IMAGES:,} images of CIFAR-10, judged on {HELD_OUT:,} held-out training images, one seed",
+    _cifar(10, held_out=HELD_OUT),
+    (
+        *(Row(f"SimCLR, rate {rate:g}", _simclr(rate)) for rate in (0.03, 0.12, 0.06)),
+        *(Row(f"robust CARL, rate {rate:g}", _robust("optim", lr=rate)) for rate in (0.03, 0.12, 0.06)),
+    ),
+)
+ABLATIONS = Part(
+    "ablations",
     f"One value changed at a time: 10 epochs of {IMAGES:,} images of CIFAR-10, judged on {HELD_OUT:,} held-out "
     "training images, one seed",
     _cifar(10, held_out=HELD_OUT),
     (
-        Row("robust", _robust()),
+        Row("robust CARL", _robust()),
+        Row("one part", _robust(parts=1)),
+        Row("one part, K = 3000", _robust(parts=1, prototypes=3000)),
+        Row("8 parts", _robust(parts=8)),
+        Row("not relative to chance, lambda from the threshold", _robust(beyond_chance=False)),
+        Row("lambda 0", _robust(prior_start=0.0, prior_end=0.0)),
         Row("embedding of unit length, no batch norm", _robust(embedding_norm="l2")),
-        Row(
-            "batch norm, not unit length (scale to match)",
-            _robust(embedding_norm="batch", prototype_scale=0.0265),
-        ),
-        Row("energies of standard deviation 1", _robust(prototype_scale=0.2)),
-        Row("energies of standard deviation 2", _robust(prototype_scale=0.4)),
-        Row("prototypes learn 25 times slower", _robust(temperature=1.0, prototype_scale=1.5)),
-        Row("prototypes learn 4 times faster", _robust(temperature=0.1, prototype_scale=0.15)),
-        Row("K = 100", _robust(prototypes=100)),
-        Row("K = 300", _robust(prototypes=300)),
-        Row("K = 1000", _robust(prototypes=1000)),
-        Row("lambda 4 to 2", _robust(prior_start=4.0, prior_end=2.0)),
-        Row("lambda 6 to 6", _robust(prior_start=6.0, prior_end=6.0)),
-        Row("no warm-up", _robust("optim", warmup_epochs=0)),
-        Row("embedding of 32 dimensions", _robust("model", output_dim=32)),
-        Row("rate 0.03", _robust("optim", lr=0.03)),
-        Row("rate 0.12", _robust("optim", lr=0.12)),
+        Row("prototypes of any length", _robust(prototype_norm=False, prototype_scale=128**-0.5)),
+        Row("prototypes turn ten times faster", _robust(prototype_scale=0.158)),
+        Row("temperature 0.028", _robust(temperature=0.028)),
+        Row("temperature 0.056", _robust(temperature=0.056)),
         Row("LARS 0.6", _robust("optim", name="lars", lr=0.6)),
         Row("crops from 0.08", _robust("views", crop_min=0.08)),
-        Row("SimCLR, rate 0.03", _simclr(0.03)),
-        Row("SimCLR, rate 0.06", _simclr(0.06)),
-        Row("SimCLR, rate 0.12", _simclr(0.12)),
-        Row("SimCLR, rate 0.06, head without batch norm", _simclr(0.06, head_norm=False)),
-        Row("SimCLR, rate 0.06, crops from 0.08", merge([_simclr(0.06), {"views": {"crop_min": 0.08}}])),
+        Row("SimCLR, head without batch norm", _simclr(0.06, head_norm=False)),
+        Row("SimCLR, crops from 0.08", merge([_simclr(0.06), {"views": {"crop_min": 0.08}}])),
     ),
 )
 FINAL = Part(
@@ -141,7 +140,7 @@ FINAL = Part(
     _cifar(20),
     (
         Row("robust CARL", _robust(), 3),
-        Row("SimCLR, best rate and head of the choice", _simclr(0.06), 3),
+        Row("SimCLR", _simclr(0.06), 3),
     ),
     random_seeds=3,
 )
@@ -176,7 +175,7 @@ SHAPES = Part(
     merge([_cifar(8), {"data": {"source": "shapes", "image_size": 24}, "train": {"batch_size": 128}}]),
     (Row("robust CARL", _robust("views", crop_min=0.6, hue=0.5, grey=0.5)),),
 )
-PARTS = {part.name: part for part in (CHOICE, FINAL, GRID, BATCHES, SMALL, SHAPES)}
+PARTS = {part.name: part for part in (RATES, ABLATIONS, FINAL, GRID, BATCHES, SMALL, SHAPES)}
 
 
 @dataclass(frozen=True)

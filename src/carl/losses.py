@@ -54,16 +54,17 @@ def consistency(log_p: Tensor, log_q: Tensor, targets: Targets = "joint") -> Ten
 def kl_to_uniform(log_mean: Tensor) -> Tensor:
     """KL divergence of the mean assignment, given as its logarithm, from the uniform distribution (Eq. 5).
 
-    log K + sum_c p_c log p_c; a prototype of probability zero adds nothing and has a zero gradient.
+    log K + sum_c p_c log p_c; a prototype of probability zero adds nothing and has a zero gradient. (K,) -> (), or the
+    sum over parts: (G, K) -> ().
     """
-    return math.log(log_mean.shape[-1]) + (log_mean.exp() * log_mean).sum()  # (K,) -> ()
+    return (math.log(log_mean.shape[-1]) + (log_mean.exp() * log_mean).sum(dim=-1)).sum()
 
 
 def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
     """KL to uniform of the mean assignment (Eq. 5, 6) over the batch of all processes: (V, B, K) -> ().
 
     `all`: one mean over all views, as in CARP, the authors' next method. `each`: a mean and a divergence per
-    view, averaged: the other reading of Eq. 6.
+    view, averaged: the other reading of Eq. 6. Of parts, (V, B, G, K), the sum.
     """
     if mean_over == "all":
         return kl_to_uniform(distributed.log_mean_exp(log_p.flatten(0, 1)))

@@ -8,7 +8,7 @@ import torch
 from carl.config import Config, resolve
 from carl.data.batches import Batch
 from carl.errors import UserError
-from carl.losses import assignment_consistency
+from carl.losses import assignment_consistency, chance_agreement, uniform_prior
 from carl.methods import DataFacts
 from carl.methods.carl import CARL, CarlOptions
 
@@ -71,25 +71,62 @@ def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
 @pytest.mark.parametrize(
     ("given", "start", "end"),
     [
-        ({}, 12.45, 6.22),
+        ({"prototypes": 3000}, 12.45, 6.22),
         ({"prototypes": 100}, 4.14, 2.07),
         ({"prototypes": 30}, 3.04, 2.0),
         ({"prior_start": 6.0}, 6.0, 3.0),
         ({"prior_start": 1.0}, 1.0, 1.0),
         ({"prior_end": 1.0, "prototypes": 1000}, 8.48, 1.0),
+        ({"beyond_chance": True, "prototypes": 1000}, 1.0, 1.0),  # where collapse gains nothing anyway
     ],
 )
 def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: dict[str, float], start: float, end: float):
     base = {"data": {"source": "x", "image_size": 32}, "train": {"epochs": 20}}
-    config = CARL.completed(resolve([CARL.preset("robust", facts("mine")), base, {"method": given}], CarlOptions))
-    method = config.method
+    method = CARL.completed(resolve([base, {"method": given}], CarlOptions)).method
     assert isinstance(method, CarlOptions)
     assert (method.prior_start, method.prior_end, method.prior_epochs) == (
         pytest.approx(start, abs=0.02),
         pytest.approx(end, abs=0.02),
         10,
     )
-    assert (method.embedding_norm, config.optim.name, config.views.crop_min) == ("batch-l2", "sgd", 0.2)
+
+
+def robust(**method: object) -> Config:
+    base = {"data": {"source": "x", "image_size": 32}, "train": {"epochs": 20}, "method": method}
+    return CARL.completed(resolve([CARL.preset("robust", facts("mine")), base], CarlOptions))
+
+
+def test_the_robust_preset_compares_parts_on_the_sphere_relative_to_chance():
+    config = robust()
+    method = config.method
+    assert isinstance(method, CarlOptions)
+    assert (method.embedding_norm, method.beyond_chance, method.prior_start, method.prior_end) == (
+        "batch-l2",
+        True,
+        1.0,
+        1.0,
+    )
+    assert config.model.output_dim % method.parts == 0
+    assert (config.optim.name, config.optim.scale_lr, config.views.crop_min) == ("sgd", True, 0.2)
+    assert CARL.remarks(config, facts("mine")) == []  # lambda under 2 is no danger there
+
+
+def test_parts_that_do_not_divide_the_embedding_are_refused_with_a_number_that_does():
+    with pytest.raises(UserError, match=r"method.parts = 48 .* 128 dimensions .*use 16"):
+        robust(parts=48)
+
+
+def test_in_parts_the_loss_is_that_of_every_part_and_agreement_beyond_chance():
+    config = robust(prototypes=6, parts=8)
+    method = CARL(config, facts("mine"))
+    images = [torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(s)) for s in (0, 1)]
+    batch = Batch(images, torch.arange(8))
+    loss, metrics = method(batch, 0.0)
+    log_p = method.represent(batch).log_softmax(3)
+    parts = [log_p[:, :, g] for g in range(8)]
+    expected = sum(assignment_consistency(p[0], p[1]) + 1.0 * uniform_prior(p) for p in parts)
+    torch.testing.assert_close(loss, expected + chance_agreement(log_p))
+    torch.testing.assert_close(metrics["chance"], chance_agreement(log_p))
 
 
 def test_lambda_changes_once_an_epoch_by_default_and_at_each_step_if_asked():

@@ -113,11 +113,10 @@ class CARL(Method):
         pairs = [(a, b) for a in range(2) for b in range(a + 1, len(by_part))]
         terms = [consistency(by_part[a], by_part[b], self.options.targets) for a, b in pairs]
         consistent = sum(terms[1:], start=terms[0]) / len(terms)
-        one = represented.shape[2] == 1
-        log_p = by_part[:, :, 0] if one else log_assignments(represented.sum(dim=2))  # (V, B, K)
-        prior = uniform_prior(log_p, self.options.prior_mean)
+        prior = uniform_prior(by_part, self.options.prior_mean)
         loss = consistent + self.prior_weight(progress) * prior
-        figures = {"consistency": consistent, "kl": prior, **assignment_figures(log_p.detach())}
+        whole = log_assignments(represented.detach().sum(dim=2))  # (V, B, K): what health and users see
+        figures = {"consistency": consistent, "kl": prior, **assignment_figures(whole)}
         if self.options.beyond_chance:
             figures["chance"] = chance_agreement(by_part)
             loss = loss + figures["chance"]

@@ -79,12 +79,19 @@ SHAPES_VALUES: Layer = {
 }
 
 
-# Of ours, for small data, small batches and short runs; still being chosen (results/robustness/trials.md). Lambda is
-# unset: it starts where collapse is no gain. Energies have a standard deviation of 1.5 (0.3 / 0.2), and prototypes
-# learn 25 times as fast as at a temperature of 1.
+# Of ours, for small data, small batches and short runs (docs/robustness.md). On the sphere K prototypes stand for the
+# cosine the better the fewer dimensions they tell apart: hence many parts. Lambda is unset: 1, relative to chance.
 ROBUST_VALUES: Layer = {
-    "method": {"prototypes": 3000, "embedding_norm": "batch-l2", "prototype_scale": 0.3, "temperature": 0.2},
-    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "warmup_epochs": 1},
+    "method": {
+        "prototypes": 128,
+        "parts": 32,
+        "beyond_chance": True,
+        "embedding_norm": "batch-l2",
+        "prototype_norm": True,
+        "prototype_scale": 0.5,  # of unit-norm prototypes only how slowly they turn
+        "temperature": 0.04,  # as SimCLR's 0.2: energies have a variance of 1 / (128 * 0.04^2) = 1 / 0.2
+    },
+    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "weight_decay": 1e-6},
     "views": {"pipeline": "simclr", "crop_min": 0.2},
 }
 
