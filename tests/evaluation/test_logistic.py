@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
 from carl.errors import UserError
-from carl.evaluation import linear_probe
+from carl.evaluation import linear_probe, logistic
 from carl.evaluation.logistic import choose_penalty, fit_logistic, stratified, train_probe
 
 
@@ -70,7 +73,8 @@ def test_the_penalty_is_chosen_without_a_look_at_the_test_images():
     assert first.validation[first.classifier.penalty] == max(first.validation.values())
 
 
-def test_images_held_out_have_no_say_in_the_fit_that_they_judge():
+def test_images_held_out_have_no_say_in_the_fit_that_they_judge(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(logistic, "JUDGED", 40)  # one tenth
     train, labels = features(400, 0)
     held = torch.from_numpy(stratified(labels.numpy(), 0.1, 3))
     _, before = choose_penalty(train, labels, 5, seed=3)
@@ -78,6 +82,41 @@ def test_images_held_out_have_no_say_in_the_fit_that_they_judge():
     spoiled[held] = 1e3 * torch.randn(len(held), train.shape[1], generator=torch.Generator().manual_seed(0))
     _, after = choose_penalty(spoiled, labels, 5, seed=3)
     assert max(after.values()) < 50 < max(before.values())
+
+
+def test_of_few_images_every_tenth_is_held_out_in_turn_as_scikit_learn_would():
+    train, labels = features(400, 0)
+    _, found = choose_penalty(train, labels, 5, penalties=[1e-2], seed=3)
+    numbers = labels.numpy()
+    tenths = [stratified(numbers, 0.1, 3, part) for part in range(10)]
+    together = np.concatenate(tenths)
+    assert len(set(together)) == len(together) > 380
+    right = 0
+    for held in tenths:
+        rest = np.setdiff1d(np.arange(400), held)
+        scaler = StandardScaler().fit(train[rest])
+        reference = LogisticRegression(C=1 / (1e-2 * len(rest)), tol=1e-6, max_iter=10_000)
+        reference.fit(scaler.transform(train[rest]), numbers[rest])
+        right += int((reference.predict(scaler.transform(train[held])) == numbers[held]).sum())
+    assert found[1e-2] == pytest.approx(100 * right / len(together), abs=0.5)
+
+
+@pytest.mark.parametrize("tenths", [1, 2])
+def test_with_enough_images_fewer_tenths_judge(monkeypatch: pytest.MonkeyPatch, tenths: int):
+    train, labels = features(400, 0)
+    first = stratified(labels.numpy(), 0.1, 3)
+    held: list[np.ndarray] = []
+    make = logistic._Fold.of
+
+    def recording(*arguments: Any) -> Any:
+        held.append(arguments[-1])
+        return make(*arguments)
+
+    monkeypatch.setattr(logistic._Fold, "of", recording)
+    monkeypatch.setattr(logistic, "JUDGED", tenths * len(first))
+    choose_penalty(train, labels, 5, penalties=[1e-2], seed=3)
+    assert len(held) == tenths
+    assert (held[0] == first).all()
 
 
 def test_numpy_arrays_give_what_tensors_give():

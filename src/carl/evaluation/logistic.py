@@ -22,7 +22,8 @@ from carl.evaluation.metrics import Accuracy, Array, measure_accuracy
 
 # Of the mean loss, strongest first. With N = 50,000 this is C of scikit-learn from 2e-5 to 20.
 PENALTIES: tuple[float, ...] = tuple(10 ** (-exponent / 2) for exponent in range(13))  # 1 to 1e-6
-VALIDATION = 0.1  # of the training images, to choose the penalty on
+VALIDATION = 0.1  # of the training images, held out to choose the penalty on
+JUDGED = 5000  # images that a penalty is judged on at least, where there are so many: a tenth, or tenths in turn
 FEW_PENALTY = 1e-2  # where some class has a single image, so that nothing can be held out
 PATIENCE = 2  # penalties that are worse than the best so far before the search ends
 CHUNK = 2048  # rows at a time: they stay in the cache between the two products that read them
@@ -214,42 +215,66 @@ def _fit(
     return Logistic(weight, bias, mean, std, penalty, point.objective, converged)
 
 
-def stratified(labels: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """Places of a random part of the images, in order, of every class the same part but at least one image."""
+def stratified(labels: np.ndarray, fraction: float, seed: int, part: int = 0) -> np.ndarray:
+    """Places of a random part of the images, in order, of every class the same part but at least one image.
+
+    Other numbers of `part` give other images, until a class has no more.
+    """
     generator = np.random.default_rng(seed)
     chosen = []
     for label in np.unique(labels):
         places = np.flatnonzero(labels == label)
-        chosen.append(generator.permutation(places)[: max(1, round(fraction * len(places)))])
+        size = max(1, round(fraction * len(places)))
+        chosen.append(generator.permutation(places)[part * size : (part + 1) * size])
     return np.sort(np.concatenate(chosen))
+
+
+@dataclass
+class _Fold:
+    """Images that are held out, and the latest classifier of the others."""
+
+    held: Tensor  # (N,), which are
+    problem: _Problem
+    mean: Tensor
+    std: Tensor
+    classifier: Logistic | None = None
+
+    @classmethod
+    def of(cls, features: Tensor, labels: Tensor, classes: int, places: np.ndarray) -> _Fold:
+        held = torch.zeros(len(labels), dtype=torch.bool)
+        held[torch.from_numpy(places)] = True
+        held = held.to(features.device)
+        mean, std = _standard(features[~held])
+        return cls(held, _Problem.of((features[~held] - mean) / std, labels[~held], classes), mean, std)
+
+    def count_right(self, features: Tensor, labels: Tensor, penalty: float) -> int:
+        self.classifier = _fit(self.problem, self.mean, self.std, penalty, self.classifier, ROUGH_TOLERANCE)
+        return int((self.classifier.scores(features[self.held]).argmax(1) == labels[self.held]).sum())
 
 
 def choose_penalty(
     features: Tensor, labels: Tensor, classes: int, penalties: Sequence[float] = PENALTIES, seed: int = 0
 ) -> tuple[Logistic | None, dict[float, float]]:
-    """The classifier that is best on a held-out part of these images, and the accuracies there; ties: the simpler.
+    """A classifier with the penalty that is best on images held out, and the accuracies there; ties: the simpler.
 
-    From the strongest penalty on, each solution is the start of the next. A class of one image is not held out; None
-    where all are such.
+    A tenth is held out, and with few images several tenths in turn, since on 1,000 of them the accuracy alone is off by
+    more than the penalty matters. From the strongest penalty on, each solution is the start of the next. A class of
+    one image is not held out; None where all are such.
     """
     known = labels.cpu().numpy()
     several = np.flatnonzero(np.bincount(known)[known] > 1)
     if not len(several):
         return None, {}
-    held = torch.zeros(len(known), dtype=torch.bool)
-    held[torch.from_numpy(several[stratified(known[several], VALIDATION, seed)])] = True
-    held = held.to(features.device)
-    mean, std = _standard(features[~held])
-    problem = _Problem.of((features[~held] - mean) / std, labels[~held], classes)
+    turns = min(round(1 / VALIDATION), -(-JUDGED // max(1, round(VALIDATION * len(several)))))
+    parts = [several[stratified(known[several], VALIDATION, seed, part)] for part in range(turns)]
+    folds = [_Fold.of(features, labels, classes, part) for part in parts if len(part)]
+    judged = sum(int(fold.held.sum()) for fold in folds)
     best: Logistic | None = None
-    current: Logistic | None = None
     found: dict[float, float] = {}
     for penalty in sorted(penalties, reverse=True):
-        current = _fit(problem, mean, std, penalty, current, ROUGH_TOLERANCE)
-        right = current.scores(features[held]).argmax(1) == labels[held]
-        found[penalty] = 100 * right.double().mean().item()
+        found[penalty] = 100 * sum(fold.count_right(features, labels, penalty) for fold in folds) / judged
         if best is None or found[penalty] > found[best.penalty]:
-            best = current
+            best = folds[0].classifier
         if list(found.values()).index(max(found.values())) < len(found) - PATIENCE:
             break
     return best, found
@@ -277,7 +302,7 @@ def linear_probe(
 ) -> ProbeResult:
     """Logistic regression on standardised training features, judged on the test features; NumPy arrays or tensors.
 
-    The penalty is chosen on a tenth of the training images, drawn by `seed`; the test images have no say in it.
+    The penalty is chosen on training images that are held out in tenths, drawn by `seed`; the test images have no say.
     """
     train, test = torch.as_tensor(train_features).float(), torch.as_tensor(test_features).float()
     labels, truth = torch.as_tensor(train_labels).long(), torch.as_tensor(test_labels).long()

@@ -17,7 +17,7 @@ from carl.evaluation.cluster import ITERATIONS, RESTARTS, Agreement, cluster_fea
 from carl.evaluation.finetune import FinetuneRecipe, finetune
 from carl.evaluation.knn import knn_scores
 from carl.evaluation.linear import LinearRecipe, linear_evaluation
-from carl.evaluation.logistic import PENALTIES, VALIDATION, linear_probe
+from carl.evaluation.logistic import JUDGED, PENALTIES, VALIDATION, linear_probe
 from carl.evaluation.material import Material
 from carl.methods import Method
 
@@ -162,9 +162,14 @@ PROTOCOLS: dict[str, Protocol] = {
         centre=MOCO_CENTRE,
     ),
     "linear-cached": Protocol(
-        "cached: logistic regression on features extracted once, penalty chosen on a tenth of the training images",
+        "cached: logistic regression on features extracted once, penalty chosen on tenths of the training images",
         linear_cached,
-        lambda request: {"penalties": list(PENALTIES), "validation": VALIDATION, "standardised": True},
+        lambda request: {
+            "penalties": list(PENALTIES),
+            "validation": VALIDATION,
+            "judged": JUDGED,
+            "standardised": True,
+        },
         seeded=True,
         beside_random=True,
         centre=MOCO_CENTRE,  # as `linear`, for which it stands
