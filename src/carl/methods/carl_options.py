@@ -88,8 +88,8 @@ ROBUST_VALUES: Layer = {
         "beyond_chance": True,
         "embedding_norm": "batch-l2",
         "prototype_norm": True,
-        "prototype_scale": 0.5,  # of unit-norm prototypes only how slowly they turn
-        "temperature": 0.04,  # as SimCLR's 0.2: energies have a variance of 1 / (128 * 0.04^2) = 1 / 0.2
+        "prototype_scale": 0.25,  # of unit-norm prototypes only how slowly they turn
+        "temperature": 0.03,  # as SimCLR's 0.115 = 128 * 0.03^2: energies have a variance of 1 / 0.115
     },
     "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "weight_decay": 1e-6},
     "views": {"pipeline": "simclr", "crop_min": 0.2},
