@@ -8,7 +8,8 @@ final: 20 epochs, three seeds, test images: `robust`, and SimCLR with its best r
 same images and as long, are runs of `carl reproduce linear --scale cpu`.
 grid: K by batch size, 5 epochs. batch: batch 64 and 256 at K = 1000, 20 epochs. small: 2,000 images, and `shapes`.
 
-Runs are resumed, and those that are done are left alone. Outcomes and tables are in results/robustness/.
+Runs are resumed, and those that are done are left alone. Outcomes and tables go to results/robustness/, pictures to
+docs/images/; with `--tables` nothing is run, and what is known is written again.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from matplotlib.figure import Figure
 
 from carl import files
 from carl.config import Layer, merge
@@ -28,7 +32,8 @@ from carl.experiments.jobs import Job, Measure, Outcome, adopt, kept_file, read_
 from carl.experiments.runner import Shard, run_jobs
 from carl.methods.carl_options import ROBUST_VALUES
 
-RESULTS = Path(__file__).parent.parent / "results" / "robustness"
+ROOT = Path(__file__).parent.parent
+RESULTS, PICTURES = ROOT / "results" / "robustness", ROOT / "docs" / "images"
 MEASURES = (Measure("linear-cached"), Measure("knn"))
 IMAGES, HELD_OUT, BATCH = 10_000, 5_000, 256
 # With its values, so that a run of other values is another run.
@@ -234,23 +239,50 @@ def _mean(values: Sequence[float]) -> str:
     return f"{statistics.mean(values):.2f}{spread}"
 
 
-def write_part(part: Part, outcomes: Mapping[str, Outcome], folder: Path) -> None:
+def picture(part: Part, lines: Sequence[Line]) -> Figure:
+    """A dot a seed, linear probe and kNN beside each other, with random weights as a line through each panel."""
+    figure = Figure(figsize=(9.0, 1.1 + 0.26 * len(lines)), layout="constrained")
+    figure.suptitle(textwrap.fill(part.title, 110), fontsize=9)
+    first, second = figure.subplots(1, 2, sharey=True)
+    *trained, untrained = lines
+    for axes, title, of in ((first, "linear probe (%)", "linear"), (second, "kNN, k = 20 (%)", "knn")):
+        for place, found in enumerate(trained):
+            scores = getattr(found, of)
+            axes.plot(scores, [place] * len(scores), "o", color="#2a6f97", markersize=5, alpha=0.7)
+        axes.axvline(statistics.mean(getattr(untrained, of)), color="#999999", linestyle="--", linewidth=1)
+        axes.set_title(f"{title}; dashed: random weights", fontsize=8)
+        axes.tick_params(labelsize=8)
+        axes.grid(axis="x", alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    first.set_yticks(range(len(trained)), [found.words for found in trained])
+    first.set_ylim(len(trained) - 0.5, -0.5)
+    return figure
+
+
+def write_part(part: Part, outcomes: Mapping[str, Outcome], folder: Path, pictures: Path) -> None:
     for name, outcome in outcomes.items():
         files.write_json(kept_file(folder, name), outcome)
     rows = [(row.words, row.jobs(part.name, part.common)) for row in part.rows]
     rows.append(("random weights", part.untrained()))
     found = [line(words, [outcomes[job.name] for job in jobs if job.name in outcomes]) for words, jobs in rows]
-    files.write_text(folder / f"{part.name}.md", table(part, [one for one in found if one is not None]))
+    lines = [one for one in found if one is not None]
+    files.write_text(folder / f"{part.name}.md", table(part, lines))
+    if found[-1] is not None and len(lines) > 1:
+        pictures.mkdir(parents=True, exist_ok=True)
+        picture(part, lines).savefig(pictures / f"robustness-{part.name}.png", dpi=130)
 
 
-def study(names: Sequence[str], data_root: Path | None, runs: Path, shard: Shard, say: Callable[[str], None]) -> int:
+def study(
+    names: Sequence[str], data_root: Path | None, runs: Path, shard: Shard, say: Callable[[str], None], tables: bool
+) -> int:
     failed: dict[str, str] = {}
     for part in (PARTS[name] for name in names):
         jobs = part.jobs()
         adopt(jobs, RESULTS, runs)
-        failed |= run_jobs(shard.take(jobs), runs, say, own_process=True, data_root=data_root)
+        mine = [] if tables else shard.take(jobs)
+        failed |= run_jobs(mine, runs, say, own_process=True, data_root=data_root)
         outcomes = {job.name: read_outcome(runs, job) for job in jobs}
-        write_part(part, {name: found for name, found in outcomes.items() if found is not None}, RESULTS)
+        write_part(part, {name: found for name, found in outcomes.items() if found is not None}, RESULTS, PICTURES)
     return 1 if failed else 0
 
 
@@ -260,9 +292,10 @@ def main() -> None:
     parser.add_argument("--data-root", type=Path, help="where CIFAR-10 is or goes")
     parser.add_argument("--runs", type=Path, default=Path("runs/robustness"))
     parser.add_argument("--shard", type=Shard.parse, default=Shard(), metavar="I/N")
+    parser.add_argument("--tables", action="store_true", help="run nothing, only write tables and pictures again")
     args = parser.parse_args()
     try:
-        sys.exit(study(args.parts, args.data_root, args.runs, args.shard, print))
+        sys.exit(study(args.parts, args.data_root, args.runs, args.shard, print, args.tables))
     except UserError as error:
         sys.exit(f"{error}")
 
