@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from carl import files
 from carl.config import Layer, merge
 from carl.errors import UserError
-from carl.experiments.jobs import Job, Measure, Outcome, adopt, kept_file, read_outcome
+from carl.experiments.jobs import Job, Measure, Outcome, adopt, keep, read_outcome
 from carl.experiments.runner import Shard, run_jobs
 from carl.methods.carl_options import ROBUST_VALUES
 
@@ -260,8 +260,9 @@ def picture(part: Part, lines: Sequence[Line]) -> Figure:
 
 
 def write_part(part: Part, outcomes: Mapping[str, Outcome], folder: Path, pictures: Path) -> None:
-    for name, outcome in outcomes.items():
-        files.write_json(kept_file(folder, name), outcome)
+    for job in part.jobs():
+        if job.name in outcomes:
+            keep(job, outcomes[job.name], folder)
     rows = [(row.words, row.jobs(part.name, part.common)) for row in part.rows]
     rows.append(("random weights", part.untrained()))
     found = [line(words, [outcomes[job.name] for job in jobs if job.name in outcomes]) for words, jobs in rows]

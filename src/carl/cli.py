@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from carl.data import Dataset
 
 PATH = click.Path(path_type=Path)
+PRESET_HELP = "Set of values for method and data.  [default: paper; of CARL robust on data that are not the paper's]"
 MAX_BAD_HELP = "Files that cannot be decoded and may be left out.  [default: one in twenty]"
 
 
@@ -35,7 +36,7 @@ def cli() -> None:
 @cli.command()
 @click.argument("data", required=False)
 @click.option("--method", metavar="NAME", help="How to learn.  [default: carl]")
-@click.option("--preset", metavar="NAME", help="Set of values for method and data.  [default: paper; shapes on shapes]")
+@click.option("--preset", metavar="NAME", help=PRESET_HELP)
 @click.option("--backbone", metavar="NAME", help="Any timm model.  [default: resnet18]")
 @click.option(
     "--stem",
@@ -54,7 +55,7 @@ def cli() -> None:
     "--prior-start",
     type=float,
     metavar="B",
-    help="Weight of the prior at the start; keep it above 2.  [default: by data]",
+    help="Weight of the prior at the start; of the paper's loss keep it above 2.  [default: by preset]",
 )
 @click.option("--prior-end", type=float, metavar="A", help="Weight of the prior after E epochs.  [default: by data]")
 @click.option(

@@ -84,8 +84,9 @@ def chance_agreement(log_p: Tensor) -> Tensor:
         if len(everything) == 1:  # no other image
             return log_p.new_zeros(())
         ours, theirs = (rows.flatten(0, 1).transpose(0, 1) for rows in (p, everything))  # (G, BV, K), (G, NV, K)
-        # What is clamped is a pair that weighs nothing beside any other.
-        agreement = (ours @ theirs.mT).clamp(min=torch.finfo(p.dtype).tiny).log().sum(dim=0)  # (BV, NV)
+        # Beyond it pairs that never agree repel no further; far enough from the least number for a scaled gradient.
+        least = torch.finfo(p.dtype).tiny * 2**24
+        agreement = (ours @ theirs.mT).clamp(min=least).log().sum(dim=0)  # (BV, NV)
         images = torch.arange(len(everything), device=p.device).repeat_interleave(p.shape[1])
         own = distributed.own_rows(len(p), p.device).repeat_interleave(p.shape[1])
         others = agreement.masked_fill(own[:, None] == images, float("-inf"))

@@ -109,7 +109,7 @@ def test_with_enough_images_fewer_tenths_judge(monkeypatch: pytest.MonkeyPatch, 
     make = logistic._Fold.of
 
     def recording(*arguments: Any) -> Any:
-        held.append(arguments[-1])
+        held.append(arguments[3])
         return make(*arguments)
 
     monkeypatch.setattr(logistic._Fold, "of", recording)

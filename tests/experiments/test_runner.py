@@ -86,7 +86,28 @@ def test_kept_outcomes_count_where_nothing_is_of_the_job_yet(small_data, tmp_pat
     assert jobs.adopt([done, failed, other], kept, elsewhere) == 0  # what is there stays
 
 
-def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(small_data, tmp_path):
+def test_a_failure_never_replaces_what_is_kept_and_does_not_keep_it_from_being_used(small_data, tmp_path):
+    job = tiny("job", small_data)
+    done = {"name": "job", "state": "done", "layer": job.layer, "measures": {}}
+    jobs.keep(job, done, tmp_path / "results")
+    jobs.keep(job, runner.failure(job, "no disk"), tmp_path / "results")
+    files.write_json(jobs.outcome_file(tmp_path / "runs", job), runner.failure(job, "no disk"))
+    assert state(tmp_path / "runs", job) == "failed"
+    assert jobs.adopt([job], tmp_path / "results", tmp_path / "runs") == 1
+    assert read_outcome(tmp_path / "runs", job) == json.loads(json.dumps(done))
+
+
+def test_figures_of_another_way_to_measure_are_measured_again(small_data, tmp_path):
+    job = tiny("job", small_data)
+    run_jobs([job], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, job)
+    assert found is not None
+    found["measures"]["knn"]["hyperparameters"]["temperature"] = 0.5
+    files.write_json(jobs.outcome_file(tmp_path, job), found)
+    assert state(tmp_path, job) == "measures missing"
+
+
+def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(small_data, tmp_path, monkeypatch):
     job = tiny("job", small_data)
     run_jobs([job], tmp_path / "here", lambda line: None, own_process=False)
     found = read_outcome(tmp_path / "here", job)
@@ -95,6 +116,9 @@ def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(smal
     files.write_json(jobs.kept_file(tmp_path, job.name), found)
     assert jobs.adopt([job], tmp_path, tmp_path / "there") == 1
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    with monkeypatch.context() as patched:  # cut off after training
+        patched.setattr(jobs, "_measured", lambda *_: 1 / 0)
+        assert run_jobs([more], tmp_path / "there", lambda line: None, own_process=False)
     run_jobs([more], tmp_path / "there", lambda line: None, own_process=False)
     outcome = read_outcome(tmp_path / "there", more)
     assert outcome is not None

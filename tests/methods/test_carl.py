@@ -116,6 +116,11 @@ def test_parts_that_do_not_divide_the_embedding_are_refused_with_a_number_that_d
         robust(parts=48)
 
 
+def test_fixed_targets_are_refused_where_agreement_is_relative_to_chance():
+    with pytest.raises(UserError, match=r"method.targets = 'average'.*use joint"):
+        robust(targets="average")
+
+
 def test_in_parts_the_loss_is_that_of_every_part_and_agreement_beyond_chance():
     config = robust(prototypes=6, parts=8)
     method = CARL(config, facts("mine"))
@@ -127,6 +132,9 @@ def test_in_parts_the_loss_is_that_of_every_part_and_agreement_beyond_chance():
     expected = sum(assignment_consistency(p[0], p[1]) + 1.0 * uniform_prior(p) for p in parts)
     torch.testing.assert_close(loss, expected + chance_agreement(log_p))
     torch.testing.assert_close(metrics["chance"], chance_agreement(log_p))
+    whole = method.represent(batch).sum(2).log_softmax(2)  # what probes judge
+    torch.testing.assert_close(metrics["consistency"], assignment_consistency(whole[0], whole[1]))
+    torch.testing.assert_close(metrics["kl"], uniform_prior(whole))
 
 
 def test_lambda_changes_once_an_epoch_by_default_and_at_each_step_if_asked():

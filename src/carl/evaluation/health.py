@@ -130,7 +130,7 @@ def examine_start(health: PrototypeHealth, prior_start: float | None) -> list[Fi
 def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int) -> list[Finding]:
     """What is wrong with these figures, the worst first; nothing when they are sound.
 
-    `prior_start` is that of CARL, None for methods that have no prior, whose remedies are others.
+    `prior_start` is that of CARL, None where no prior keeps the prototypes in use: the remedies are others then.
     """
     count, ln_k = health.prototypes, math.log(health.prototypes)
     few = max(1, count // 20)
@@ -154,7 +154,8 @@ def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int
             Finding(TOO_EARLY, False, "assignments are still nearly flat", "train for more epochs before judging")
         )
     elif flat:
-        text = f"loss is stuck near ln K = {ln_k:.2f}: every image gets the same soft assignment"
+        stuck = "the run is stuck" if prior_start is None else f"loss is stuck near ln K = {ln_k:.2f}"
+        text = f"{stuck}: every image gets the same soft assignment"
         findings.append(Finding("constant assignment", True, text, sharpen))
     elif health.covering < min(count, health.images) / 4:
         text = f"partly collapsed: all images go to {health.covering} of {count} prototypes"

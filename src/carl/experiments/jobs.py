@@ -17,7 +17,7 @@ from carl.data.sources import SOURCES
 from carl.errors import UserError
 from carl.evaluation.evaluate import evaluate, machine
 from carl.evaluation.health import TOO_EARLY
-from carl.evaluation.protocols import Request
+from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.experiments.places import located, located_section
 from carl.runs import RunDirectory
 from carl.scores import centre_of
@@ -43,6 +43,10 @@ class Measure:
         parts = [self.protocol, *([self.data] if self.data else [])]
         parts += [f"{self.fraction:g}"] if self.fraction else []
         return "-".join(parts + ([f"epoch-{self.at_epoch}"] if self.at_epoch else []))
+
+    @property
+    def request(self) -> Request:
+        return Request(self.protocol, self.fraction, 1, self.epochs)
 
 
 @dataclass(frozen=True)
@@ -114,25 +118,44 @@ def kept_file(results: Path, name: str) -> Path:
 
 
 def adopt(jobs: Sequence[Job], results: Path, root: Path) -> int:
-    """Let finished outcomes that are kept in `results` count where nothing is of the job yet; how many there were.
+    """Let finished outcomes that are kept in `results` count where no run of the job is; how many there were.
 
     So a clone, or another machine, goes on where the outcomes end, without the weights.
     """
     adopted = 0
     for job in jobs:
-        if (root / job.name).exists():
+        here, run = read_outcome(root, job), RunDirectory(root / job.name)
+        if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
             continue
-        found = _read(kept_file(results, job.name))
-        if found is not None and found["state"] == "done" and identity(found.get("layer", {})) == job.identity:
+        found = kept_outcome(results, job)
+        if found is not None:
             files.write_json(outcome_file(root, job), found)
             adopted += 1
     return adopted
 
 
+def kept_outcome(results: Path, job: Job) -> Outcome | None:
+    """A finished outcome of the job, kept beside the tables."""
+    found = _read(kept_file(results, job.name))
+    if found is None or found["state"] != "done" or identity(found.get("layer", {})) != job.identity:
+        return None
+    return found
+
+
+def keep(job: Job, outcome: Outcome, results: Path) -> None:
+    """Keep an outcome beside the tables; a failure never replaces a finished one."""
+    if outcome["state"] == "done" or kept_outcome(results, job) is None:
+        files.write_json(kept_file(results, job.name), outcome)
+
+
 def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
-    """Whether the outcome has this figure, of images seen as the protocol sees them now."""
+    """Whether the outcome has this figure, measured as the protocol measures now."""
     found = None if outcome is None else outcome["measures"].get(measure.key)
-    return found is not None and centre_of(found) == Request(measure.protocol).seen
+    if found is None:
+        return False
+    request = measure.request
+    values = json.loads(json.dumps(PROTOCOLS[measure.protocol].values(request)))
+    return centre_of(found) == request.seen and found.get("hyperparameters", values) == values
 
 
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
@@ -141,6 +164,7 @@ def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
     known = read_outcome(root, job)
     if job.trains and not RunDirectory(folder).encoder_file.is_file():
         known = None  # an outcome without its weights: those trained now are others
+        outcome_file(root, job).unlink(missing_ok=True)  # and if this is cut off, the next attempt must not take it
     if job.trains:
         layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
         _reopen(folder, job, layer)
@@ -186,7 +210,7 @@ def _reopen(folder: Path, job: Job, layer: Layer) -> None:
 
 def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
     """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
-    request = Request(measure.protocol, measure.fraction, 1, measure.epochs)
+    request = measure.request
     if job.trains:
         target = str(folder)
         if measure.at_epoch is not None:

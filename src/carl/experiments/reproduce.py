@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from carl import files
 from carl.assembly import load_data
 from carl.config import resolve
 from carl.errors import UserError
 from carl.experiments.cost import estimate
-from carl.experiments.jobs import Job, Outcome, adopt, kept_file, read_outcome
+from carl.experiments.jobs import Job, Outcome, adopt, keep, read_outcome
 from carl.experiments.listing import listed
 from carl.experiments.outputs import write_all
 from carl.experiments.places import located
@@ -49,7 +48,8 @@ def reproduce(
         for line in listed(jobs):
             say(line)
         return 0
-    if adopted := adopt(jobs, results / scale.name, runs):
+    # At smoke scale everything is run: that it does is what is asked.
+    if scale.name != "smoke" and (adopted := adopt(jobs, results / scale.name, runs)):
         say(f"{adopted} outcomes are those of {results / scale.name}; to measure them yourself, give another --out")
     if status:
         say_status(plans, runs, say)
@@ -96,8 +96,9 @@ def check_data(jobs: Sequence[Job], data_root: Path | None) -> None:
 def write_results(plans: Sequence[Plan], scale: Scale, jobs: Sequence[Job], runs: Path, results: Path) -> list[Path]:
     """Tables and figures of what is finished, and the outcomes they were made from."""
     outcomes = collect(jobs, runs)
-    for name, outcome in outcomes.items():
-        files.write_json(kept_file(results, name), outcome)
+    for job in jobs:
+        if job.name in outcomes:
+            keep(job, outcomes[job.name], results)
     written = []
     for plan in plans:
         own = {job.name: outcomes[job.name] for job in plan.jobs if job.name in outcomes}

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from carl.config import Config, Layer
 from carl.data.batches import Batch
 from carl.errors import UserError
-from carl.losses import chance_agreement, consistency, log_assignments, uniform_prior
+from carl.losses import assignment_consistency, chance_agreement, consistency, log_assignments, uniform_prior
 from carl.methods.base import DataFacts, Method, Metrics, assignment_figures, encoder_and_projection, forward_views
 from carl.methods.carl_options import CarlOptions, carl_presets, with_prior
+from carl.methods.paper import has_the_papers_size
 from carl.models.heads import Prototypes
 from carl.optim import lambda_schedule
 from carl.prior import STABLE, prior_threshold
@@ -52,6 +53,13 @@ class CARL(Method):
         return carl_presets(facts)
 
     @classmethod
+    def default_preset(cls, facts: DataFacts) -> str:
+        """The paper's where the paper shows that it works: on its data, whole. Elsewhere `robust`."""
+        if facts.name == "shapes":
+            return "shapes"
+        return "paper" if has_the_papers_size(facts) else "robust"
+
+    @classmethod
     def completed(cls, config: Config) -> Config:
         options = config.method
         assert isinstance(options, CarlOptions)
@@ -60,6 +68,11 @@ class CARL(Method):
             raise UserError(
                 f"--prior-epochs {options.prior_epochs} is over the {epochs} epochs of the run, so lambda would never "
                 f"reach --prior-end; use at most {epochs}"
+            )
+        if options.beyond_chance and options.targets != "joint":
+            raise UserError(
+                f"method.beyond_chance has no meaning with method.targets = {options.targets!r}, where views are fixed "
+                "targets; use joint"
             )
         if config.model.output_dim % options.parts:
             raise UserError(
@@ -115,12 +128,16 @@ class CARL(Method):
         consistent = sum(terms[1:], start=terms[0]) / len(terms)
         prior = uniform_prior(by_part, self.options.prior_mean)
         loss = consistent + self.prior_weight(progress) * prior
-        whole = log_assignments(represented.detach().sum(dim=2))  # (V, B, K): what health and users see
-        figures = {"consistency": consistent, "kl": prior, **assignment_figures(whole)}
+        figures = {"consistency": consistent, "kl": prior}
+        whole = by_part[:, :, 0].detach()  # (V, B, K): what health and users see
+        if self.options.parts > 1:
+            whole = log_assignments(represented.detach().sum(dim=2))
+            figures = {"consistency": assignment_consistency(whole[0], whole[1]), "kl": uniform_prior(whole)}
+            figures |= {"consistency_in_parts": consistent, "kl_in_parts": prior}
         if self.options.beyond_chance:
             figures["chance"] = chance_agreement(by_part)
             loss = loss + figures["chance"]
-        return loss, {"loss": loss, **figures}
+        return loss, {"loss": loss, **figures, **assignment_figures(whole)}
 
     def embed(self, images: Tensor) -> Tensor:
         embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))

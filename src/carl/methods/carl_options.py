@@ -24,7 +24,7 @@ class CarlOptions(MethodOptions):
         None,
         ge=0,
         description="b of Eq. 8; below 2 the uniform start is not stable. Unset is the least with which "
-        "equal use is the lowest of all constant assignments: 4.1 for 100, 8.5 for 1,000.",
+        "equal use is the lowest of all constant assignments: 4.1 for 100, 8.5 for 1,000; with beyond_chance it is 1.",
     )
     prior_end: float | None = Field(
         None, ge=0, description="a of Eq. 8. Unset is half of prior_start, but not below 2 if that is above."

@@ -76,7 +76,9 @@ class Probe:
         with frozen(method):
             embeddings = map_images(method.embed, split, self.dataset.statistics, size, self.device, rows)
         spread_found = float(spread(embeddings))
-        prior_start = getattr(self.config.method, "prior_start", None)
+        options = self.config.method
+        # Relative to chance lambda is not what keeps the prototypes in use, so it is no remedy either.
+        prior_start = None if getattr(options, "beyond_chance", False) else getattr(options, "prior_start", None)
         if health is not None and epochs_done == 0:
             findings = examine_start(health, prior_start)
         elif health is not None:
