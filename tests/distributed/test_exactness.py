@@ -34,12 +34,15 @@ IMAGES, SIZE, BATCH, STEPS = 40, 16, 8, 20
 FACTS = DataFacts(name="shapes", images=IMAGES, channels=3, image_size=SIZE, classes=4)
 SMALL: dict[str, dict[str, Any]] = {  # every part of every method at work, in all epochs
     "carl": {"prototypes": 10, "prototype_scale": 1.0},
-    "carl in parts": {"prototypes": 10, "prototype_scale": 2.0, "parts": 4, "beyond_chance": True},
+    "carl in parts": {
+        "prototypes": 10, "parts": 4, "beyond_chance": True, "embedding_norm": "batch-l2", "prototype_norm": True,
+        "temperature": 0.1,
+    },
     "moco": {"queue": 24, "shuffle_groups": 2},
     "pcl": {"queue": 24, "shuffle_groups": 2, "clusters": [4, 6], "warmup_epochs": 1, "negative_prototypes": 3},
     "swav": {"queue": 18, "queue_epoch": 1, "frozen_epochs": 1},
     "byol": {"momentum": 0.9},
-}
+}  # fmt: skip
 WHOLE_BATCH = ("carl", "carl in parts", "simclr")  # objectives that see the batch of all
 CASES = [(name, norm) for name in (*METHODS, "carl in parts") for norm in ("none", "shared")]
 

@@ -116,7 +116,7 @@ def test_four_processes_see_no_image_twice_in_training_and_each_once_in_embeddin
 def stopped(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     """A run of two processes of which one got a signal in the middle of the first epoch."""
     folder = tmp_path_factory.mktemp("stopped")
-    arguments = ["pretrain", str(small_data), *SMALL, "--epochs", "2", "--out", "run", *QUIET]
+    arguments = ["pretrain", str(small_data), *SMALL, "--preset", "paper", "--epochs", "2", "--out", "run", *QUIET]
     arguments += ["--set", "train.sync_batch_norm=true"]
     group = processes.Group(2, folder, watched, arguments, stop, 1)
     assert group.wait() == [143, 143], group.outputs()

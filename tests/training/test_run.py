@@ -180,7 +180,7 @@ def test_resume_auto_starts_and_then_has_nothing_left_to_do(whole: Path, small_d
 
 
 def test_a_finished_run_is_extended_and_says_how_the_schedule_changes(small_data: Path, tmp_path: Path, carl: Run):
-    assert carl("pretrain", small_data, *SMALL, "--out", "run", "--epochs", "2").returncode == 0
+    assert carl("pretrain", small_data, *SMALL, "--preset", "paper", "--out", "run", "--epochs", "2").returncode == 0
     done = carl("pretrain", "--resume", "run", "--epochs", "4")
     assert done.returncode == 0, done.stderr
     assert "extended from 2 to 4 epochs: the learning rate, 0.0006 at epoch 2" in done.stdout
@@ -190,7 +190,7 @@ def test_a_finished_run_is_extended_and_says_how_the_schedule_changes(small_data
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (["--set", "optim.lr=0.1"], "optim.lr: 0.6 -> 0.1"),
+        (["--set", "optim.lr=0.1"], "optim.lr: 0.06 -> 0.1"),
         (["--prototypes", "11"], "method.prototypes: 10 -> 11"),
         (["--epochs", "2"], "train.epochs: 3 -> 2"),
         (["--seed", "5"], "train.seed: 0 -> 5"),
@@ -212,6 +212,8 @@ def test_gradient_accumulation_gives_the_loss_of_the_whole_batch(small_data: Pat
     common = [
         small_data,
         *SMALL,
+        "--preset",
+        "paper",
         "--backbone",
         "test_vit",
         "--epochs",
@@ -326,7 +328,7 @@ def test_unlabelled_images_train_and_evaluation_says_what_is_missing(tmp_path: P
 
 def test_without_the_prior_the_run_collapses_and_says_so(small_data: Path, carl: Run):
     done = carl(
-        "pretrain", small_data, *SMALL, "--prototypes", "40", "--epochs", "12",
+        "pretrain", small_data, *SMALL, "--preset", "paper", "--prototypes", "40", "--epochs", "12",
         "--prior-start", "0", "--prior-end", "0",
         "--set", "optim.name=sgd", "--set", "optim.lr=0.3", "--set", "log.report=false",
     )  # fmt: skip
