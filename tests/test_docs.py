@@ -408,6 +408,17 @@ def test_the_page_of_methods_names_the_presets_of_each():
         assert [preset for preset in presets if f"`{preset}`" not in text] == [], name
 
 
+def test_the_tables_of_the_robust_study_are_those_of_its_files():
+    """No figure without its file: each table of results/robustness/ stands in the page as it was written."""
+    text = page_named("robustness.md").read_text()
+    written = [
+        file.read_text().strip() for file in (ROOT / "results" / "robustness").glob("*.md") if file.stem != "trials"
+    ]
+    assert written
+    for table in written:
+        assert table in text, table.splitlines()[0]
+
+
 def test_the_page_of_the_api_has_every_public_name():
     shown = re.findall(r"^::: carl\.(\w+)$", documents.prose(page_named("api.md")), re.MULTILINE)
     assert sorted([*shown, "__version__"]) == sorted(carl.__all__)

@@ -8,7 +8,7 @@ Numbers of equations are those of CARL's paper unless another is named.
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -72,6 +72,43 @@ def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
     return sum(terms[1:], start=terms[0]) / len(terms)
 
 
+class _LogAgreement(torch.autograd.Function):
+    """Log-probability that rows of `p` and of `q` agree in every part: (G, N, K), (G, M, K) -> (N, M).
+
+    One part at a time, and again in the backward pass: N x M numbers in memory and not G times as many, which on a CPU
+    stay in its cache. Agreement below `least` counts as `least`: pairs that never agree repel no further.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, p: Tensor, q: Tensor) -> Tensor:
+        ctx.save_for_backward(p, q)
+        ctx.same = p is q
+        total = p.new_zeros(p.shape[1], q.shape[1])
+        for ours, theirs in zip(p, q, strict=True):
+            total += (ours @ theirs.T).clamp_(min=_least(p)).log_()
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
+        p, q = ctx.saved_tensors
+        (gradient,) = gradients
+        if ctx.same:  # agreement is symmetric, and one product gives the gradient of both sides
+            gradient = gradient + gradient.T
+        changes_p, changes_q = [], []
+        with full_precision(p.device.type):
+            for ours, theirs in zip(p, q, strict=True):
+                agreement = ours @ theirs.T
+                change = (gradient / agreement).masked_fill_(agreement <= _least(p), 0.0)
+                changes_p.append(change @ theirs)
+                if not ctx.same:
+                    changes_q.append(change.T @ ours)
+        return torch.stack(changes_p), torch.stack(changes_q) if changes_q else None
+
+
+def _least(p: Tensor) -> float:
+    return torch.finfo(p.dtype).tiny * 2**24  # far enough from the least number for a gradient that fp16 scales
+
+
 def chance_agreement(log_p: Tensor) -> Tensor:
     """Log-probability that a view chooses as a view of another image does: (V, B, G, K) -> ().
 
@@ -81,16 +118,21 @@ def chance_agreement(log_p: Tensor) -> Tensor:
     with full_precision(log_p.device.type):
         p = log_p.exp().transpose(0, 1)  # (B, V, G, K)
         everything = distributed.gather(p)
-        if len(everything) == 1:  # no other image
+        count, views = everything.shape[:2]
+        if count == 1:  # no other image
             return log_p.new_zeros(())
-        ours, theirs = (rows.flatten(0, 1).transpose(0, 1) for rows in (p, everything))  # (G, BV, K), (G, NV, K)
-        # Beyond it pairs that never agree repel no further; far enough from the least number for a scaled gradient.
-        least = torch.finfo(p.dtype).tiny * 2**24
-        agreement = (ours @ theirs.mT).clamp(min=least).log().sum(dim=0)  # (BV, NV)
-        images = torch.arange(len(everything), device=p.device).repeat_interleave(p.shape[1])
-        own = distributed.own_rows(len(p), p.device).repeat_interleave(p.shape[1])
+        ours = _by_part(p)
+        theirs = ours if everything is p else _by_part(everything)
+        agreement: Tensor = _LogAgreement.apply(ours, theirs)  # (BV, NV)
+        images = torch.arange(count, device=p.device).repeat_interleave(views)
+        own = distributed.own_rows(len(p), p.device).repeat_interleave(views)
         others = agreement.masked_fill(own[:, None] == images, float("-inf"))
-        return (others.logsumexp(dim=1) - math.log((len(everything) - 1) * p.shape[1])).mean()
+        return (others.logsumexp(dim=1) - math.log((count - 1) * views)).mean()
+
+
+def _by_part(p: Tensor) -> Tensor:
+    """(B, V, G, K) -> (G, BV, K)"""
+    return p.flatten(0, 1).transpose(0, 1).contiguous()
 
 
 def unit(embeddings: Tensor) -> Tensor:
