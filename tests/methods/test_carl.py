@@ -91,6 +91,19 @@ def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: dict[str,
     )
 
 
+@pytest.mark.parametrize(
+    ("data", "preset"),
+    [
+        (facts("cifar10"), "paper"),
+        (facts("cifar10", images=10_000), "robust"),
+        (facts("photos", classes=0, images=900), "robust"),
+        (facts("shapes", images=10_000), "shapes"),
+    ],
+)
+def test_the_papers_values_are_the_default_on_its_data_alone(data: DataFacts, preset: str):
+    assert CARL.default_preset(data) == preset
+
+
 def robust(**method: object) -> Config:
     base = {"data": {"source": "x", "image_size": 32}, "train": {"epochs": 20}, "method": method}
     return CARL.completed(resolve([CARL.preset("robust", facts("mine")), base], CarlOptions))
