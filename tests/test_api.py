@@ -15,6 +15,7 @@ import torch
 
 import carl
 from carl.losses import kl_to_uniform
+from tests.methods import examples
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PUBLIC = [  # stable: a name is only removed with a deprecation before it
@@ -63,6 +64,19 @@ def test_the_loss_is_that_of_the_method_and_reaches_both_views():
     loss = carl.CARLLoss(targets="average", prior_mean="each")(a, b, 1.0)
     gradients = torch.autograd.grad(loss, [a, b])
     assert all(gradient.abs().sum() > 0 for gradient in gradients)
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_the_loss_relative_to_chance_is_that_of_the_method(parts: int):
+    options = {"prototypes": 6, "parts": parts, "prior_start": 2.0, "prior_end": 2.0}
+    method = examples.make("carl", beyond_chance=True, prototype_norm=True, **options)
+    batch = examples.make_batch("carl")
+    first, second = method.represent(batch)  # (B, G, K) each
+    expected, _ = method.objective(torch.stack([first, second]), batch, 0.5)
+    logits = (first, second) if parts > 1 else (first[:, 0], second[:, 0])
+    assert carl.CARLLoss(beyond_chance=True)(*logits, 2.0).item() == pytest.approx(expected.item(), rel=1e-6)
+    with pytest.raises(carl.UserError, match="use joint"):
+        carl.CARLLoss(targets="sum", beyond_chance=True)
 
 
 def test_evaluation_takes_plain_arrays():
