@@ -180,7 +180,7 @@ def test_the_place_of_the_data_is_no_part_of_a_job(named, tmp_path):
     outcome = read_outcome(tmp_path, job)
     assert outcome is not None
     assert (outcome["data"], outcome["images"], outcome["measures"]["knn"]["data"]) == ("cifar10", 96, "cifar10")
-    assert str(named) not in json.dumps(outcome["layer"])
+    assert str(named) not in json.dumps(outcome)
     moved = named.rename(named.with_name("moved"))
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
     assert state(tmp_path, more) == "measures missing"

@@ -244,8 +244,12 @@ def training_figures(folder: Path) -> Outcome:
     probes = [r for r in records if r["kind"] == "probe" and r["epoch"] > 0]
     ends = [r for r in records if r.get("event") == "finished"]
     prepared = {r["step"]: r["seconds"] for r in records if r.get("event") == "prepared"}
+    values = json.loads(config.model_dump_json(exclude_none=True))
+    # Where the data are on this machine is nobody's business: outcomes are for others to have.
+    values["data"] = {**values["data"], "source": Path(config.data.source).name}
+    values["data"].pop("root", None)
     return {
-        "config": json.loads(config.model_dump_json(exclude_none=True)),
+        "config": values,
         "data": recognised_name(config.data.source),
         "data_fingerprint": None if data is None else data.fingerprint,
         "images": None if data is None else data.images,
