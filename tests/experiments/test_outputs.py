@@ -49,6 +49,19 @@ def test_only_what_was_measured_as_the_papers_stands_in_plain_letters():
     assert "/ \\textit{40.00 $\\pm$ 0.00 (n=3)}" in latex(plan, CPU, cells)
 
 
+def test_the_caption_says_where_and_when_and_that_speeds_of_two_machines_do_not_compare():
+    plan, _, outcomes = filled("claims", CPU)
+    text = caption(plan, CPU, fill(plan, outcomes))
+    assert "Measured on x86_64, 2 cores, 2 threads; 2026-11-16." in text
+    assert "do not compare" not in text
+    first = next(iter(outcomes))
+    outcomes[first] |= {"made": "2026-11-18", "machine": {**outcomes[first]["machine"], "processor": "another"}}
+    text = caption(plan, CPU, fill(plan, outcomes))
+    assert "another, 2 cores, 2 threads" in text
+    assert "2026-11-16 to 2026-11-18" in text
+    assert "Speeds of different machines do not compare." in text
+
+
 @pytest.mark.parametrize("name", ["transfer", "prior", "prototypes", "batch-size"])
 def test_at_the_papers_scale_every_cell_has_the_papers_settings(name):
     _, cells, _ = filled(name, PAPER)

@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from carl.experiments.jobs import Outcome
+from carl.experiments.jobs import Outcome, machine_in_words
 from carl.experiments.recipes import COSTS, MEMORY, PAIRS, PER_PROTOTYPE, SPEED, Cell, Plan, Setting, in_words
 from carl.experiments.scales import TITLES
 
@@ -28,6 +28,7 @@ class Filled:
     failed: int
     settings: tuple[Setting, ...]  # what the values were measured with: one, unless runs were mixed
     paper: PaperNumber | None
+    places: tuple[tuple[str, str], ...] = ()  # machine and date of each value
 
     @property
     def mean(self) -> float | None:
@@ -95,6 +96,7 @@ def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[
         sum(outcome["state"] == "failed" for outcome in found),
         tuple(settings),
         None if cell.paper is None else numbers.get(cell.paper),
+        tuple((machine_in_words(outcome["machine"]), outcome["made"]) for outcome, _ in measured),
     )
 
 

@@ -13,7 +13,7 @@ from carl.config import Layer, merge, resolve
 from carl.errors import UserError
 from carl.evaluation.protocols import PROTOCOLS
 from carl.experiments.cells import figure_of, random_of
-from carl.experiments.jobs import Job, Measure, Outcome, read_outcome
+from carl.experiments.jobs import Job, Measure, Outcome, machine_in_words, read_outcome
 from carl.experiments.runner import run_jobs
 from carl.methods import METHODS, DataFacts, find_method
 from carl.training.pretrain import plan
@@ -167,9 +167,3 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 def _gain(value: float | None, other: float | None) -> str:
     return "" if value is None or other is None else f"{value - other:+.1f}"
-
-
-def machine_in_words(machine: dict[str, Any]) -> str:
-    """Where a run was measured, which need not be here."""
-    where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
-    return f"{where}, {machine['cores']} cores, {machine['threads']} threads"

@@ -298,3 +298,9 @@ def _short(probe: Outcome) -> Outcome:
     short = {name: round(probe[name], 4) for name in wanted if name in probe}
     findings = [kind for kind in probe.get("findings", ()) if kind != TOO_EARLY]
     return {**short, "verdict": probe.get("verdict"), **({"findings": findings} if findings else {})}
+
+
+def machine_in_words(machine: dict[str, Any]) -> str:
+    """Where a run was measured, which need not be here."""
+    where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
+    return f"{where}, {machine['cores']} cores, {machine['threads']} threads"

@@ -12,7 +12,7 @@ from carl import files
 from carl.experiments.cells import WORDS, Filled, differences, fill, ours_in_words
 from carl.experiments.figures import draw
 from carl.experiments.jobs import Outcome
-from carl.experiments.recipes import Plan, Setting
+from carl.experiments.recipes import CLUSTERING, SPEED, Plan, Setting
 from carl.experiments.scales import Scale
 
 
@@ -27,7 +27,7 @@ def column_title(column: str, cells: Sequence[Filled]) -> str:
 
 
 def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    """What the table shows, and in full what differs from the paper, for the columns that it differs in alike."""
+    """What the table shows, in full what differs from the paper, for columns that it differs in alike, and where."""
     told: dict[str, list[str]] = {}
     for column in _axes(cells)[1]:
         own = [differences(f) for f in cells if f.cell.column == column]
@@ -44,7 +44,20 @@ def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
         f"{plan.title} ({plan.section} of the paper). Each cell: the paper's / ours, n seeds, ± standard deviation; in "
         f"italics where ours was not measured as the paper's was.{of_seeds} Ours: {scale.name} scale ({scale.words})."
     )
-    return " ".join([text, *(f"{', '.join(columns)}: {difference}." for difference, columns in told.items())])
+    differing = (f"{', '.join(columns)}: {difference}." for difference, columns in told.items())
+    return " ".join([text, *differing, *_where(cells)])
+
+
+def _where(cells: Sequence[Filled]) -> list[str]:
+    """Machines and dates of the runs; a warning if speeds of different machines stand beside each other."""
+    places = sorted({place for f in cells for place in f.places})
+    if not places:
+        return []
+    machines, dates = (dict.fromkeys(place[side] for place in places) for side in (0, 1))
+    texts = [f"Measured on {'; '.join(machines)}; {' to '.join(dict.fromkeys((min(dates), max(dates))))}."]
+    if len(machines) > 1 and any(f.cell.figure in (SPEED, CLUSTERING) for f in cells):
+        texts.append("Speeds of different machines do not compare.")
+    return texts
 
 
 def _pair(filled: Filled | None, scale: Scale) -> tuple[str, str, bool]:
