@@ -4,8 +4,8 @@
 
 rates, ablations: 10 epochs of 10,000 images of CIFAR-10, judged on 5,000 held-out training images; the rate of both
 methods, and one value of `robust` changed at a time.
-final: 20 epochs, three seeds, test images: `robust`, and SimCLR with its best rate, at CARL's temperature too. The `paper` presets of both, on the
-same images and as long, are runs of `carl reproduce linear --scale cpu`.
+final: 20 epochs, three seeds, test images: `robust`, and SimCLR with its best rate, at CARL's temperature too. The
+`paper` presets of both, on the same images and as long, are runs of `carl reproduce linear --scale cpu`.
 grid: K by batch size, 5 epochs. batch: batch 64 and 256 at K = 1000, 20 epochs. small: 2,000 images, and `shapes`.
 
 Runs are resumed, and those that are done are left alone. Outcomes and tables go to results/robustness/, pictures to
