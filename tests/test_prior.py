@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from carl.config import Config, resolve
+from carl.errors import UserError
 from carl.evaluation.health import examine_start, measure_health
 from carl.methods.base import DataFacts
 from carl.methods.carl import CARL
 from carl.methods.carl_options import CarlOptions
-from carl.prior import STABLE, barrier, prior_threshold
+from carl.prior import STABLE, barrier, prior_threshold, weight_that_holds
 
 
 def constant_loss(logits: Tensor, weight: float) -> Tensor:
@@ -93,6 +94,28 @@ def test_the_barrier_separates_starts_that_return_to_uniform_from_those_that_do_
     assert barrier(30, 5.0) == 1.0  # far above, everything is
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("heaviest", [0.1, 0.3])
+def test_a_peaked_start_returns_to_uniform_from_the_weight_that_holds_it_on(heaviest: float) -> None:
+    weight = weight_that_holds(30, heaviest)
+    assert float(descend(heavy_start(30, heaviest), weight + 0.05).max()) == pytest.approx(1 / 30, rel=0.05)
+    assert float(descend(heavy_start(30, heaviest), weight - 0.05).max()) > 0.05
+
+
+def test_above_the_threshold_the_basin_of_a_heavy_prototype_is_there_for_a_while() -> None:
+    for count in (10, 100, 1000):
+        gone = weight_that_holds(count)
+        assert prior_threshold(count) < gone < 1.2 * prior_threshold(count)
+        assert barrier(count, gone + 1e-3) == 1.0
+        assert barrier(count, gone - 1e-2) < 1.0
+    assert weight_that_holds(100, 0.01) == STABLE  # a flat start
+
+
+def test_one_prototype_has_no_threshold() -> None:
+    with pytest.raises(UserError, match="use 2 or more"):
+        prior_threshold(1)
+
+
 def carl_config(**options: float | str) -> Config:
     return resolve([{"data": {"source": "shapes"}, "method": dict(options)}], CarlOptions)
 
@@ -102,9 +125,11 @@ def test_a_start_below_two_is_warned_of_before_training() -> None:
     [text] = CARL.remarks(carl_config(prior_start=1.0, prior_end=1.0, prototypes=100), facts)
     assert "lambda starts at 1" in text
     assert "--prior-start 2" in text
-    assert "4.1" in text
+    assert "from 4.2 on" in text  # 4.14, and 4.1 would not do
     assert CARL.remarks(carl_config(prior_start=2.0), facts) == []
     assert CARL.remarks(carl_config(prior_start=1.0, targets="average"), facts) == []  # weighs double
+    [text] = CARL.remarks(carl_config(prior_start=0.5, targets="average"), facts)
+    assert "--prior-start 1 or more" in text
 
 
 def test_a_peaked_start_under_the_threshold_is_remarked_on_and_a_flat_one_is_not() -> None:
@@ -114,7 +139,11 @@ def test_a_peaked_start_under_the_threshold_is_remarked_on_and_a_flat_one_is_not
     health = {name: measure_health(x.log_softmax(1), x.log_softmax(1)) for name, x in (("p", peaked), ("f", flat))}
     [finding] = examine_start(health["p"], 4.0)
     assert finding.kind == "peaked start"
-    assert "--prior-start 4.1" in finding.remedy
-    assert examine_start(health["p"], 5.0) == []  # held from any start
+    assert "--prior-start 4.5" in finding.remedy
+    assert examine_start(health["p"], 4.5) == []  # the remedy cures
+    [finding] = examine_start(health["p"], 4.2)  # uniform is the lowest, and this start does not get there
+    assert "--prior-start 4.5" in finding.remedy
+    [finding] = examine_start(health["p"], 2.0, factor=2.0)
+    assert "--prior-start 2.3" in finding.remedy
     assert examine_start(health["f"], 4.0) == []
     assert examine_start(health["p"], None) == []  # a method without a prior

@@ -6,7 +6,8 @@ and the encoder can reach it without looking at an image. Two values of lambda m
 - `STABLE` = 2. Around uniform the loss changes by K (lambda / 2 - 1) sum(eps^2): below 2, uniform is a maximum, and
   any run slides into few prototypes.
 - `prior_threshold(K)`, above 2. Below it one heavy prototype with an even tail is lower than uniform. A run that
-  starts flat does not find that basin, since a barrier lies before it; one that starts peaked does.
+  starts flat does not find that basin, since a barrier lies before it; one that starts peaked does. For a little more
+  lambda than that the basin is there still, higher than uniform: `weight_that_holds` says when it is gone.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+
+from carl.errors import UserError
 
 STABLE = 2.0
 POINTS = 20_001  # of the grid over the heavy prototype's probability; the threshold is right to 1e-6
@@ -34,6 +37,8 @@ def prior_threshold(prototypes: int) -> float:
 
     The largest (ln K - H2) / KL over assignments with one heavy prototype; at uniform this is 2.
     """
+    if prototypes < 2:
+        raise UserError(f"{prototypes} prototypes: nothing to choose from; use 2 or more")
     gain, divergence = one_heavy(prototypes, _grid(prototypes))
     return max(STABLE, float((gain / divergence).max()))
 
@@ -50,6 +55,14 @@ def barrier(prototypes: int, weight: float) -> float:
     gain, divergence = one_heavy(prototypes, heavy)
     falls = np.flatnonzero(np.diff(weight * divergence - gain) < 0)
     return 1.0 if len(falls) == 0 else float(heavy[falls[0]])
+
+
+def weight_that_holds(prototypes: int, heaviest: float = 1.0) -> float:
+    """The least lambda with which a start whose heaviest prototype has this probability returns to uniform."""
+    heavy = _grid(prototypes)
+    gain, divergence = one_heavy(prototypes, heavy)
+    slopes = np.diff(gain) / np.diff(divergence)
+    return max(STABLE, float(slopes[heavy[:-1] <= heaviest].max(initial=STABLE)))
 
 
 def _grid(prototypes: int) -> np.ndarray:

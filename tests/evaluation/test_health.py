@@ -55,6 +55,17 @@ def test_flat_assignments_that_share_their_highest_prototype_are_stuck_and_not_i
     assert [f.kind for f in findings] == ["constant assignment"]
 
 
+def test_the_same_assignment_for_every_image_over_half_of_the_prototypes_is_a_collapse_too():
+    logits = 0.01 * torch.randn(400, 100, generator=torch.Generator().manual_seed(0))
+    logits[:, :50] += 8.0
+    health = measure_health(logits.log_softmax(1), logits.log_softmax(1))
+    assert health.covering > 5
+    findings = examine(health, 4.0, 5)
+    assert [f.kind for f in findings] == ["constant assignment"]
+    assert "ln K" not in findings[0].text
+    assert verdict(findings) == "collapsed"
+
+
 def test_a_fifth_of_the_prototypes_in_use_is_a_partial_collapse():
     log_p = one_hot_logs([i % 20 for i in range(1000)], 100)
     findings = examine(measure_health(log_p, log_p), 4.0, 5)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl.errors import UserError
-from carl.prior import STABLE, barrier, prior_threshold
+from carl.prior import STABLE, barrier, weight_that_holds
 
 NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
 EARLY = 3  # epochs in which flat assignments are no sign of anything
@@ -112,18 +112,22 @@ def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
     return [Finding("constant embedding", True, text, "lower the learning rate, or train longer before judging")]
 
 
-def examine_start(health: PrototypeHealth, prior_start: float | None) -> list[Finding]:
-    """Whether an untrained model stands where lambda cannot hold it: peaked, with the weight under the threshold."""
-    if prior_start is None or prior_start < STABLE:  # below 2 no start is held, which is said before
+def examine_start(health: PrototypeHealth, prior_start: float | None, factor: float = 1.0) -> list[Finding]:
+    """Whether an untrained model stands where lambda cannot hold it: so peaked that it is over the barrier.
+
+    `factor` is what lambda is multiplied with against the other term of the loss.
+    """
+    if prior_start is None or factor * prior_start < STABLE:  # below 2 no start is held, which is said before
         return []
-    needed, top = prior_threshold(health.prototypes), barrier(health.prototypes, prior_start)
-    if prior_start >= needed or health.heaviest <= top:
+    needed = weight_that_holds(health.prototypes, health.heaviest)
+    if factor * prior_start >= needed:
         return []
     text = (
         f"the untrained model gives one prototype {health.heaviest:.1%} of the images, and with lambda {prior_start:g} "
-        f"over {top:.1%} leads to one heavy prototype"
+        f"over {barrier(health.prototypes, factor * prior_start):.1%} leads to one heavy prototype"
     )
-    remedy = f"use --prior-start {needed:.1f} or more for {health.prototypes} prototypes, or a smaller prototype_scale"
+    enough = math.ceil(10 * needed / factor) / 10
+    remedy = f"use --prior-start {enough:.1f} or more for {health.prototypes} prototypes, or a smaller prototype_scale"
     return [Finding("peaked start", False, text, remedy)]
 
 
@@ -145,17 +149,18 @@ def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int
             f"train longer, raise the learning rate, or lower --prior-start (now {prior_start:g}, but keep it above 2)"
         )
     findings = []
-    flat = health.mean_entropy > 0.9 * ln_k and health.information < 0.02 * ln_k
+    same = health.information < 0.02 * ln_k  # an assignment says nothing of its image
+    flat = same and health.mean_entropy > 0.9 * ln_k
     if health.covering <= few and count > 2 and not flat:
         text = f"collapsed: all images go to {health.covering} of {count} prototypes"
         findings.append(Finding("few prototypes", True, text, spread_out))
-    elif flat and epochs_done < EARLY:
+    elif same and epochs_done < EARLY:
         findings.append(
-            Finding(TOO_EARLY, False, "assignments are still nearly flat", "train for more epochs before judging")
+            Finding(TOO_EARLY, False, "assignments are still nearly the same", "train for more epochs before judging")
         )
-    elif flat:
-        stuck = "the run is stuck" if prior_start is None else f"loss is stuck near ln K = {ln_k:.2f}"
-        text = f"{stuck}: every image gets the same soft assignment"
+    elif same:
+        stuck = f", loss is stuck near ln K = {ln_k:.2f}" if flat and prior_start is not None else ""
+        text = f"collapsed: every image gets the same soft assignment{stuck}"
         findings.append(Finding("constant assignment", True, text, sharpen))
     elif health.covering < min(count, health.images) / 4:
         text = f"partly collapsed: all images go to {health.covering} of {count} prototypes"

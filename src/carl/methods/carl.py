@@ -89,13 +89,13 @@ class CARL(Method):
         assert options.prior_start is not None
         if options.beyond_chance:  # where collapse gains nothing at any lambda
             return []
-        # `average` halves the gradient of the other term, so that the prior weighs double.
-        if options.prior_start * (2 if options.targets == "average" else 1) >= STABLE:
+        least, lowest = (weight / options.prior_factor for weight in (STABLE, prior_threshold(options.prototypes)))
+        if options.prior_start >= least:
             return []
         return [
-            f"warning: lambda starts at {options.prior_start:g}, and below {STABLE:g} few prototypes are left in use: "
-            f"use --prior-start {STABLE:g} or more (from "
-            f"{prior_threshold(options.prototypes):.1f} on, equal use of {options.prototypes} is the lowest loss)"
+            f"warning: lambda starts at {options.prior_start:g}, and below {least:g} few prototypes are left in use: "
+            f"use --prior-start {least:g} or more (from "
+            f"{math.ceil(10 * lowest) / 10:.1f} on, equal use of {options.prototypes} is the lowest loss)"
         ]
 
     def prior_weight(self, progress: float) -> float:

@@ -65,6 +65,11 @@ class CarlOptions(MethodOptions):
         "at any lambda, which is 1 if unset. Eq. 4 has no such term.",
     )
 
+    @property
+    def prior_factor(self) -> float:
+        """What lambda weighs against the other term: `average` halves the gradient of that."""
+        return 2.0 if self.targets == "average" else 1.0
+
 
 # Of ours, for a run of minutes: embeddings of equal variance and logits of about unit size learn from the first epoch.
 SHAPES_VALUES: Layer = {

@@ -80,7 +80,9 @@ class Probe:
         # Relative to chance lambda is not what keeps the prototypes in use, so it is no remedy either.
         prior_start = None if getattr(options, "beyond_chance", False) else getattr(options, "prior_start", None)
         if health is not None and epochs_done == 0:
-            findings = examine_start(health, prior_start)
+            # The prior of several parts holds each on its own, and what is seen here is their sum.
+            judged = None if getattr(options, "parts", 1) > 1 else prior_start
+            findings = examine_start(health, judged, getattr(options, "prior_factor", 1.0))
         elif health is not None:
             findings = examine(health, prior_start, epochs_done)
         else:
