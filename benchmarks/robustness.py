@@ -193,6 +193,7 @@ class Line:
     knn: list[float]
     used: float | None  # part of the prototypes that are chosen
     information: float | None
+    agreement: float | None  # part of the images whose two views choose the same prototype
     verdict: str
 
 
@@ -208,6 +209,7 @@ def line(words: str, outcomes: Sequence[Outcome]) -> Line | None:
     judged = [(outcome["config"]["method"], outcome["probes"][-1]) for outcome in done if outcome.get("probes")]
     used = [probe["used"] / method["prototypes"] for method, probe in judged if "used" in probe]
     information = [probe["information"] for _, probe in judged if "information" in probe]
+    agreement = [probe["agreement"] for _, probe in judged if "agreement" in probe]
     return Line(
         words,
         len(done),
@@ -215,19 +217,22 @@ def line(words: str, outcomes: Sequence[Outcome]) -> Line | None:
         scores("knn", "20"),
         min(used) if used else None,
         min(information) if information else None,
+        min(agreement) if agreement else None,
         ", ".join(dict.fromkeys(str(outcome["verdict"]) for outcome in done if outcome.get("verdict"))),
     )
 
 
 def table(part: Part, lines: Sequence[Line]) -> str:
-    heads = ("setting", "seeds", "linear, cached", "kNN, k = 20", "prototypes chosen", "information, nats", "health")
+    accuracies, of_health = ("linear, cached", "kNN, k = 20"), ("prototypes chosen", "information, nats", "views agree")
+    heads = ("setting", "seeds", *accuracies, *of_health, "health")
     text = [part.title + ".", "", f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for found in lines:
         used = "" if found.used is None else f"{100 * found.used:.0f}%"
         information = "" if found.information is None else f"{found.information:.2f}"
+        agreement = "" if found.agreement is None else f"{100 * found.agreement:.0f}%"
         text.append(
             f"| {found.words} | {found.seeds} | {_mean(found.linear)} | {_mean(found.knn)} | {used} | {information} "
-            f"| {found.verdict} |"
+            f"| {agreement} | {found.verdict} |"
         )
     return "\n".join(text) + "\n"
 
@@ -240,7 +245,7 @@ def _mean(values: Sequence[float]) -> str:
 def picture(part: Part, lines: Sequence[Line]) -> Figure:
     """A dot a seed, linear probe and kNN beside each other, with random weights as a line through each panel."""
     figure = Figure(figsize=(9.0, 1.1 + 0.26 * len(lines)), layout="constrained")
-    figure.suptitle(textwrap.fill(part.title, 110), fontsize=9)
+    figure.suptitle(textwrap.fill(part.title.replace("`", ""), 110), fontsize=9)
     first, second = figure.subplots(1, 2, sharey=True)
     *trained, untrained = lines
     for axes, title, of in ((first, "linear probe (%)", "linear"), (second, "kNN, k = 20 (%)", "knn")):
