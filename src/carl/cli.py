@@ -364,6 +364,7 @@ def compare(
 @click.option("--dry-run", is_flag=True, help="Print every run with all its values, and stop.")
 @click.option("--status", is_flag=True, help="Say what is done, and stop.")
 @click.option("--yes", is_flag=True, help="Start even if it takes more than a day.")
+@click.option("--own-runs", is_flag=True, help="Of table 2: 100 epochs trained anew, not half-way of 200.")
 def reproduce(
     experiment: str,
     scale: str,
@@ -373,6 +374,7 @@ def reproduce(
     dry_run: bool,
     status: bool,
     yes: bool,
+    own_runs: bool,
 ) -> None:
     """Repeat an EXPERIMENT of the paper: linear, transfer, prior, prototypes, batch-size, claims, or all.
 
@@ -380,7 +382,7 @@ def reproduce(
     """
     from carl.experiments.reproduce import reproduce as run_reproduction
 
-    sys.exit(run_reproduction(experiment, scale, data_root, out, shard, dry_run, status, yes, click.echo))
+    sys.exit(run_reproduction(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs, click.echo))
 
 
 @cli.group()

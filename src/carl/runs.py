@@ -26,6 +26,7 @@ from carl.data.images import Dataset, Statistics
 from carl.errors import UserError
 from carl.methods import DataFacts, find_method
 
+JOB_LOCK = ".job.lock"  # of `carl compare` and `carl reproduce`, which also measure
 FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
 
 
@@ -229,7 +230,9 @@ def _is_left_over(path: Path) -> bool:
     if path.name == "environment.json":
         return "format" in read_environment(path)
     # job.json: what `carl compare` and `carl reproduce` write of a run that could not start.
-    return path.name in (".lock", "job.json") or (path.name.startswith(".") and path.name.endswith(files.PARTIAL))
+    return path.name in (".lock", JOB_LOCK, "job.json") or (
+        path.name.startswith(".") and path.name.endswith(files.PARTIAL)
+    )
 
 
 def environment(command: list[str], device: torch.device, seed: int) -> dict[str, Any]:
@@ -242,7 +245,7 @@ def environment(command: list[str], device: torch.device, seed: int) -> dict[str
         "seed": seed,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "packages": {name: _version(name) for name in packages},
@@ -250,6 +253,14 @@ def environment(command: list[str], device: torch.device, seed: int) -> dict[str
         "git_revision": _git_revision(),
         "executable": sys.executable,
     }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 
 
@@ -14,3 +15,10 @@ def show_progress(what: str, done: int, total: int) -> None:
     if sys.stderr.isatty() and os.environ.get("RANK", "0") == "0":
         known = f" of {total}" if total else ""
         print(f"\r{what}: {done}{known} ", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+
+def show_line(text: str) -> None:
+    """`text`, as far as it fits, in place of what this showed before; nothing where there is no terminal."""
+    if sys.stderr.isatty():
+        width = shutil.get_terminal_size().columns - 1
+        print(f"\r{text[:width].ljust(width)}", end="" if text else "\r", file=sys.stderr, flush=True)

@@ -29,8 +29,10 @@ def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces):
     found = estimate(jobs)
     assert len(paces) == 7  # methods; seeds and random weights are no kinds
     slow = sum(job.cost for job in jobs if job.trains and "/supervised/" not in job.name) * 0.01
-    assert found.training >= slow + 10_000 * 20 * 0.001
-    assert found.evaluation > 0
+    assert sum(found.training.values()) >= slow + 10_000 * 20 * 0.001
+    assert min(found.evaluation.values()) > 0
+    assert set(found.by_job) == {job.name for job in jobs}
+    assert found.seconds == pytest.approx(sum(found.training.values()) + sum(found.evaluation.values()))
 
 
 def test_sizes_and_batches_are_kinds_of_their_own(paces):
@@ -65,4 +67,4 @@ def test_a_pace_is_measured_with_the_jobs_own_method(method):
 
 def test_a_slow_machine_is_not_said_to_stand_still():
     kind = cost.Kind("carl", 96, 256)
-    assert "carl 96 px 0.25 images/s" in cost.Estimate(1.0, 1.0, {kind: Pace(4.0, 1.0)}).in_words()
+    assert "carl 96 px 0.25 images/s" in cost.Estimate({"job": 1.0}, {"job": 1.0}, {kind: Pace(4.0, 1.0)}).in_words()

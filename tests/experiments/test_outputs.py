@@ -68,6 +68,27 @@ def test_at_the_papers_scale_every_cell_has_the_papers_settings(name):
     assert all(f.as_in_the_paper for f in cells)
 
 
+def test_what_the_paper_has_no_number_for_is_never_plain():
+    plan, cells, _ = filled("claims", PAPER)
+    assert "| *40.00 ± 0.00 (n=3)* | *300 ± 0 (n=3)* |" in line(markdown(plan, PAPER, cells), "swav")
+
+
+def test_latex_keeps_signs_that_mean_something_to_it():
+    plan, cells, _ = filled("transfer", CPU)
+    text = latex(plan, CPU, [replace(f, cell=replace(f.cell, row=f"{f.cell.row} <5% & more>")) for f in cells])
+    assert "carl $<$5\\% \\& more$>$ & " in text
+    assert "C-10 $\\rightarrow$ C-100" in text
+
+
+def test_the_caption_says_that_100_epochs_are_half_way_unless_they_are_not():
+    plan, cells, _ = filled("linear", PAPER)
+    assert "kept half-way of the runs of 200" in caption(plan, PAPER, cells)
+    own = replace(PAPER, own_runs=True)
+    plan, cells, _ = filled("linear", own)
+    assert "half-way" not in caption(plan, own, cells)
+    assert all(f.as_in_the_paper for f in cells)
+
+
 def test_small_data_at_the_papers_scale_are_not_shown_as_the_papers():
     plan, cells, _ = filled("linear", PAPER, images=10_000)
     assert "/ *40.00" in line(markdown(plan, PAPER, cells), "carl")
@@ -139,7 +160,8 @@ def test_the_health_table_names_the_epoch_of_a_collapse():
     last = {"epoch": 5, "used": 2, "information": 0.1, "knn": 11.0}
     job = plan_of("prior", CPU).jobs[-1]
     run = invented(job, probes=[last], verdict="collapsed", collapsed_at=2.0)
-    assert "| lambda-0-0 | collapsed | 2 | 2 of 100 | 0.10 | 11.0 |" in health_table({"lambda-0-0": run})
+    wanted = f"| {job.name} | lambda(0,0), 200 | 13.49 / *40.00* | collapsed | 2 | 2 of 100 | 0.10 | 11.0 |"
+    assert wanted in health_table(plan_of("prior", CPU), {job.name: run})
 
 
 def drawn(name: str, scale: Scale, cells=None):
@@ -169,6 +191,20 @@ def test_the_prior_is_drawn_from_the_probes_of_every_epoch():
     assert [list(curve.get_ydata()) for curve in ours.lines] == [[20.0 + epoch for epoch in range(1, 21)]] * 5
     assert "CIFAR-10" in ours.get_title()
     assert "STL-10" in theirs.get_title()
+
+
+def test_the_prior_is_drawn_by_the_papers_measure_where_it_was_taken_on_the_way():
+    _, ours = drawn("prior", PAPER)
+    assert [list(curve.get_xdata()) for curve in ours.lines] == [[50.0, 100.0, 150.0, 200.0]] * 5
+    assert "linear evaluation" in ours.get_title()
+
+
+@pytest.mark.parametrize("name", ["linear", "claims", "prior"])
+def test_a_figure_says_of_how_many_images_and_seeds_it_is(name, tmp_path):
+    plan, _, outcomes = filled(name, CPU)
+    write_all(plan, CPU, outcomes, tmp_path)
+    seeds = "1 seed" if name == "prior" else "1 or 3 seeds"
+    assert f"ours: cpu scale, 10,000 training images, {seeds}" in (tmp_path / f"{name}.svg").read_text()
 
 
 def test_prototypes_are_drawn_on_a_logarithmic_axis_and_nothing_empty_is_drawn():

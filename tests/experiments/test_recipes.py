@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 
 from carl.errors import UserError
 from carl.experiments.cells import paper_numbers
-from carl.experiments.jobs import Measure
+from carl.experiments.jobs import Measure, identity, is_measured
 from carl.experiments.listing import listed, resolved
 from carl.experiments.recipes import COSTS, METHODS, RECIPES, distinct_jobs, find_plans, joined
-from carl.experiments.scales import CPU, PAPER, SCALES, SMOKE
+from carl.experiments.scales import CPU, PAPER, SCALES, SMOKE, paper_images
 
 
 def jobs_of(name: str):
@@ -21,7 +24,7 @@ def jobs_of(name: str):
 def test_table_2_is_seven_methods_on_four_data_sets_with_three_seeds_and_one_for_imagenet():
     assert len(jobs_of("linear")) == 7 * 3 * 3 + 7
     assert {job.layer["train"]["epochs"] for job in jobs_of("linear")} == {200}
-    assert all(job.layer["train"]["keep_epochs"] == [100] for job in jobs_of("linear"))
+    assert all(100 in job.layer["train"]["keep_epochs"] for job in jobs_of("linear"))
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -73,10 +76,54 @@ def test_runs_carry_the_values_of_the_papers_appendix():
 
 
 def test_figure_2_starts_at_b_and_ends_at_a():
-    values = {job.name.split("/")[2]: resolved(job).method for job in jobs_of("prior")}
-    assert set(values) == {"lambda-3-3", "lambda-2-2", "lambda-1-1", "lambda-1-2", "lambda-0-0"}
-    decaying = values["lambda-1-2"]
-    assert (decaying.prior_start, decaying.prior_end, decaying.prior_epochs) == (2.0, 1.0, 100)
+    for scale, decaying, epochs in ((CPU, "lambda-1-2", 10), (PAPER, "200-epochs", 100)):
+        values = {job.name.split("/")[2]: resolved(job).method for job in find_plans("prior", scale)[0].jobs}
+        assert set(values) == {"lambda-3-3", "lambda-2-2", "lambda-1-1", decaying, "lambda-0-0"}
+        found = values[decaying]
+        assert (found.prior_start, found.prior_end, found.prior_epochs) == (2.0, 1.0, epochs)
+
+
+def test_no_two_runs_are_the_same_under_two_names():
+    found: dict[str, str] = {}
+    for job in distinct_jobs(find_plans("all", PAPER)):
+        config = resolved(job).model_dump(exclude={"train": {"keep_epochs"}})
+        assert found.setdefault(json.dumps(config, sort_keys=True, default=str), job.name) == job.name
+
+
+def test_100_epochs_are_runs_of_their_own_where_that_is_asked():
+    scale = replace(PAPER, own_runs=True)
+    (plan,) = find_plans("linear", scale)
+    assert len(plan.jobs) == 2 * (7 * 3 * 3 + 7)
+    short = {job.name: resolved(job) for job in plan.jobs if "/100-epochs/" in job.name}
+    carl = short["cifar10/carl/100-epochs/seed-0"]
+    assert (carl.train.epochs, carl.train.keep_epochs, carl.method.prior_epochs) == (100, (), 50)
+    assert {cell.paper for cell in plan.cells if cell.paper} == set(paper_numbers("linear")[1])
+    assert not any(m.at_epoch for job in plan.jobs for m in job.measures)
+
+
+def test_the_papers_data_are_as_large_as_it_says():
+    """Section 4 and appendix A; images that BYOL and the others see, and that supervised training sees."""
+    unlabelled = [paper_images(name, "byol") for name in ("cifar10", "cifar100", "stl10", "imagenet64")]
+    assert unlabelled == [50_000, 50_000, 100_000, 1_281_167]
+    assert paper_images("stl10", "supervised") == 5000
+
+
+RESULTS = Path(__file__).parents[2] / "results" / "reproduction"
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*/jobs/*.json")), ids=lambda path: path.stem)
+def test_outcomes_that_are_kept_are_of_the_values_that_the_recipes_have_now(path):
+    """A preset that is changed must not pass off what was measured before as its own."""
+    found = json.loads(path.read_text(encoding="utf-8"))
+    job = next(job for job in distinct_jobs(find_plans("all", SCALES[path.parts[-3]])) if job.name == found["name"])
+    assert identity(found["layer"]) == job.identity
+    assert all(is_measured(found, measure) for measure in job.measures)
+    if not job.trains:
+        return
+    now = json.loads(resolved(job).model_dump_json(exclude_none=True))
+    for section in ("method", "model", "views", "optim", "train"):
+        for key, value in found["config"][section].items():
+            assert now[section].get(key) == value, f"{section}.{key}"
 
 
 def test_table_1_scales_the_rate_with_the_batch_and_shares_its_middle_row_with_figure_3():
@@ -103,7 +150,7 @@ def test_a_run_keeps_what_other_experiments_need_of_it(name):
     shared = {job.name for job in jobs_of("linear")}
     mine = [job for job in jobs_of(name) if job.name in shared]
     assert mine
-    assert all(job.layer["train"]["keep_epochs"] == [100] for job in mine)
+    assert all(100 in job.layer["train"]["keep_epochs"] for job in mine)
 
 
 def test_one_name_is_never_two_runs():
@@ -152,7 +199,7 @@ def test_a_dry_run_shows_every_value_of_the_papers_appendix():
     common = listed_block(lines, "Common to all 70")
     for value in (
         "batch                    256", "epochs                   200", "resnet18", "warm-up",
-        "measured by              linear, linear-epoch-100",
+        "measured by              linear, linear-epoch-100", "normalised by            mean and deviation",
     ):  # fmt: skip
         assert value in common
     carl = listed_block(lines, "cifar100/carl/200-epochs   (seeds 0, 1, 2)")
@@ -165,6 +212,7 @@ def test_a_dry_run_shows_every_value_of_the_papers_appendix():
     assert "batch norm" not in listed_block(lines, "cifar10/simclr/200-epochs")
     assert "images                   5,000" in listed_block(lines, "stl10/supervised/200-epochs")
     assert "LARS" not in listed_block(lines, "cifar10/simclr/200-epochs")
+    assert "momentum               0.996 to 1, cosine" in listed_block(lines, "cifar10/byol/200-epochs")
     assert "beta2" not in "\n".join(lines)
     evaluation = listed_block(lines, "Evaluation")
     for value in ("epochs                 100", "rates                  30", "milestones             0.6, 0.8"):

@@ -77,7 +77,10 @@ def test_kept_outcomes_count_where_nothing_is_of_the_job_yet(small_data, tmp_pat
     for job, found in (
         (done, {"name": "a/done", "state": "done", "layer": done.layer, "measures": {"knn": {"centre": 1.0}}}),
         (failed, runner.failure(failed, "no disk")),
-        (other, {"name": "other", "state": "done", "layer": tiny("x", small_data, prototypes=11).layer}),
+        (
+            other,
+            {"name": "other", "state": "done", "layer": tiny("x", small_data, prototypes=11).layer, "measures": {}},
+        ),
     ):
         files.write_json(jobs.kept_file(kept, job.name), found)
     assert jobs.adopt([done, failed, other], kept, elsewhere) == 1
@@ -138,7 +141,7 @@ def test_shards_share_all_jobs_without_overlap():
     assert sorted(job.name for part in parts for job in part) == sorted(job.name for job in whole)
 
 
-@pytest.mark.parametrize("text", ["0/3", "4/3", "2", "a/b", "/", "1/0"])
+@pytest.mark.parametrize("text", ["", "0/3", "4/3", "2", "a/b", "/", "1/0", "²/4"])
 def test_bad_shards_are_refused(text):
     with pytest.raises(UserError, match="2/4"):
         Shard.parse(text)
@@ -293,6 +296,67 @@ def test_the_time_left_does_not_count_untrained_encoders_and_failures(tmp_path):
     assert time_left(together, [waiting, random], tmp_path) == pytest.approx(600 + 2 * 30)
 
 
+def test_the_time_left_is_what_is_expected_corrected_by_what_was(tmp_path):
+    done, small, large = find_plans("prior", CPU)[0].jobs[:3]
+    expected = {done.name: 330.0, small.name: 100.0, large.name: 1000.0}
+    together = [done, small, large]
+    assert time_left(together, together, tmp_path, expected) == pytest.approx(1430)
+    finished(done, tmp_path)  # in 660 s
+    assert time_left(together, [small, large], tmp_path, expected) == pytest.approx(2 * 1100)
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"state": "done"}', '{"state": "done", "layer": null, "measures": {}}', '{"layer": {}}']
+)
+def test_a_damaged_outcome_is_none(text, tmp_path):
+    job = Job("a", {}, ())
+    path = jobs.outcome_file(tmp_path, job)
+    path.parent.mkdir()
+    path.write_text(text)
+    assert state(tmp_path, job) == "waiting"
+    jobs.kept_file(tmp_path, job.name).parent.mkdir()
+    jobs.kept_file(tmp_path, job.name).write_text(text)
+    assert jobs.adopt([job], tmp_path, tmp_path) == 0
+
+
+def test_two_processes_are_never_at_one_job(small_data, tmp_path):
+    """The second touches nothing of the first's, and leaves no failure."""
+    job = tiny("job", small_data)
+    with jobs.only_one_at(job, tmp_path) as alone:
+        assert alone
+        before = sorted(tmp_path.rglob("*"))
+        failed = run_jobs([job], tmp_path, lambda line: None, own_process=False)
+        assert "in use by another process" in failed["job"]
+        assert sorted(tmp_path.rglob("*")) == before
+    assert run_jobs([job], tmp_path, lambda line: None, own_process=False) == {}
+    assert state(tmp_path, job) == "done"
+
+
+def test_machine_and_date_stay_those_of_the_training(small_data, tmp_path):
+    job = tiny("job", small_data)
+    run_jobs([job], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, job)
+    assert found is not None
+    files.write_json(
+        jobs.outcome_file(tmp_path, job), {**found, "made": "2020-01-01", "machine": {"processor": "another"}}
+    )
+    more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    run_jobs([more], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, more)
+    assert found is not None
+    assert (found["made"], found["machine"]["processor"]) == ("2020-01-01", "another")
+    assert "linear-cached" in found["measures"]
+
+
+def test_a_terminal_shows_what_the_job_said_last(monkeypatch, tmp_path):
+    shown: list[str] = []
+    monkeypatch.setattr(runner, "show_line", shown.append)
+    child(monkeypatch, "import time; print('epoch 1/2', flush=True); time.sleep(2.5)")
+    assert run_jobs([Job("a", {}, ())], tmp_path, lambda line: None, own_process=True) == {}
+    assert "  epoch 1/2" in shown
+    assert shown[-1] == ""
+
+
 def child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have jobs' processes run this instead."""
     real = subprocess.Popen
@@ -343,19 +407,6 @@ def test_the_clustering_of_pcl_is_timed(small_data, tmp_path):
     assert found["images_per_second"] > 0
 
 
-def test_the_papers_scale_refuses_data_that_are_not_the_papers(carl: Run, named):
-    ended = carl("reproduce", "linear", "--scale", "paper", "--data-root", named)
-    assert ended.returncode == 2
-    assert "has 96 training images and the paper's cifar10 has 50,000" in ended.stderr
-
-
-def test_the_status_needs_no_data(carl: Run, tmp_path):
-    job = find_plans("prior", CPU)[0].jobs[0]
-    finished(job, tmp_path / "repro" / "runs" / "cpu")
-    ended = carl("reproduce", "prior", "--out", "repro", "--status")
-    assert ended.stdout.startswith("prior: 1 done, 4 waiting of 5 runs")
-
-
 def test_a_comparison_says_which_seeds_failed_and_where_it_was_measured(tmp_path):
     job = next(job for job in find_plans("transfer", PAPER)[0].jobs if "cifar100/carl" in job.name)
     measured = [invented(Job(job.name, job.layer, (Measure("knn"), Measure("linear-cached")))) for _ in range(2)]
@@ -388,16 +439,3 @@ def test_comparison_refuses_unknown_methods_in_one_line(carl: Run, small_data):
     assert ended.returncode == 2
     assert "simclr" in ended.stderr
     assert ended.stderr.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_everything_of_the_paper_runs_at_smoke_scale(carl: Run):
-    start = time.monotonic()
-    ended = carl("reproduce", "all", "--scale", "smoke", "--out", "repro")
-    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr
-    assert time.monotonic() - start < 6 * 60
-    for name in ("linear", "transfer", "prior", "prototypes", "batch-size", "claims"):
-        for ending in ("md", "tex", "csv", "png", "svg"):
-            assert (Path("repro/smoke") / f"{name}.{ending}").stat().st_size > 100
-    status = carl("reproduce", "all", "--scale", "smoke", "--out", "repro", "--status")
-    assert "waiting" not in status.stdout

@@ -438,7 +438,13 @@ COMMANDS: list[Case] = [
     (["reproduce"], ["EXPERIMENT"]),
     (["reproduce", "nosuch"], ["nosuch"]),
     (["reproduce", "linear", "--scale", "huge"], ["huge"]),
-    *((["reproduce", "linear", "--shard", value], ["--shard"]) for value in ("x", "0/2", "3/2", "1/0", "1", "-1/2")),
+    (["reproduce", "linear", "--data-root", "nowhere"], ["--data-root nowhere", "make it"]),
+    (["reproduce", "linear", "--out", "text.txt"], ["--out text.txt"]),
+    (["reproduce", "linear", "--own-runs"], ["--own-runs", "--scale paper"]),
+    *(
+        (["reproduce", "linear", "--shard", value], ["--shard"])
+        for value in ("", "x", "²/4", "0/2", "3/2", "1/0", "1", "-1/2")
+    ),
     (["doctor", "extra"], ["extra"]),
     (["completion"], ["bash"]),
     (["completion", "tcsh"], ["tcsh"]),

@@ -42,18 +42,23 @@ class Pace:
 
 @dataclass(frozen=True)
 class Estimate:
-    training: float  # seconds
-    evaluation: float
+    training: dict[str, float]  # seconds by job
+    evaluation: dict[str, float]
     paces: dict[Kind, Pace]
 
     @property
+    def by_job(self) -> dict[str, float]:
+        return {name: self.training.get(name, 0.0) + seconds for name, seconds in self.evaluation.items()}
+
+    @property
     def seconds(self) -> float:
-        return self.training + self.evaluation
+        return sum(self.by_job.values())
 
     def in_words(self) -> str:
         kinds = (f"{k.method} {k.image_size} px {1 / p.train:.3g} images/s" for k, p in self.paces.items())
         measured = f", as measured here now: {', '.join(dict.fromkeys(kinds))}" if self.paces else ""
-        parts = f"training {duration(self.training)}, evaluation {duration(self.evaluation)}"
+        training, evaluation = (duration(sum(part.values())) for part in (self.training, self.evaluation))
+        parts = f"training {training}, evaluation {evaluation}"
         return f"about {duration(self.seconds)} ({parts}){measured}"
 
 
@@ -63,11 +68,11 @@ def estimate(jobs: Sequence[Job]) -> Estimate:
     firsts = {kind: job for job in reversed(jobs) if (kind := kinds.get(job.name)) is not None}
     paces = {kind: measured_pace(job) for kind, job in firsts.items()}
     slowest = max((pace.forward for pace in paces.values()), default=0.001)  # for untrained encoders alone: a guess
-    training = sum(paces[kinds[job.name]].train * job.cost + clustering(job) for job in jobs if job.trains)
-    evaluation = 0.0
+    training = {job.name: paces[kinds[job.name]].train * job.cost + clustering(job) for job in jobs if job.trains}
+    evaluation = {}
     for job in jobs:
         forward = paces[kinds[job.name]].forward if job.trains else slowest
-        evaluation += sum(forward * passes(job, measure) for measure in job.measures)
+        evaluation[job.name] = sum(forward * passes(job, measure) for measure in job.measures)
     return Estimate(training, evaluation, paces)
 
 

@@ -38,7 +38,7 @@ def draw(
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="x" if plan.name == "claims" else "y", alpha=0.3)
         axis.set_axisbelow(True)
-    figure.suptitle(f"{plan.title} ({plan.section} of the paper)", fontsize="medium")
+    figure.suptitle(f"{plan.title} ({plan.section} of the paper)\n{_of_ours(scale, cells)}", fontsize="medium")
     written = []
     for kind in ("png", "svg"):
         written.append(folder / f"{plan.name}.{kind}")
@@ -46,6 +46,15 @@ def draw(
             figure.savefig(file, format=kind, dpi=120)
     pyplot.close(figure)
     return written
+
+
+def _of_ours(scale: Scale, cells: Sequence[Filled]) -> str:
+    """Scale, size and seeds of our numbers, for those who see nothing but the figure."""
+    images = sorted({s.images for f in cells for s in f.settings if s.images})
+    seeds = sorted({len(f.values) for f in cells if f.values})
+    counts = f"{images[0]:,}" + (f" to {images[-1]:,}" if len(images) > 1 else "") if images else "no"
+    many = " or ".join(map(str, seeds)) or "no"
+    return f"ours: {scale.name} scale, {counts} training images, {many} seed{'s' * (seeds != [1])}"
 
 
 def _colours(rows: Sequence[str]) -> dict[str, Any]:
@@ -114,7 +123,7 @@ def _legend(axis: Panel, colours: Mapping[str, Any], marks: str, scale: Scale, p
 
 
 def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
-    """The paper's curves, and ours from the probes of every run, mean over seeds."""
+    """The paper's curves, and ours: of the same measure where encoders on the way were measured, else of the probes."""
     rows = list(dict.fromkeys(f.cell.row for f in cells))
     colours = _colours(rows)
 
@@ -124,17 +133,18 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
         axis.set(title="the paper: linear evaluation, STL-10", xlabel=plan.chart, ylabel=ACCURACY)
         axis.legend(fontsize="small", frameon=False)
 
-    curves = {row: _probe_curve(row, cells, outcomes) for row in rows}
+    curves, what = {row: _measured_curve(row, cells) for row in rows}, "linear evaluation"
+    if not any(curves.values()):
+        curves, what = {row: _probe_curve(row, cells, outcomes) for row in rows}, "kNN probe"
 
     def ours(axis: Panel) -> None:
         from matplotlib.ticker import MaxNLocator
 
         for row, points in curves.items():
             axis.plot([epoch for epoch, _ in points], [value for _, value in points], "-", color=colours[row])
-        found = next(o for o in outcomes.values() if o.get("probes"))
-        data, images = TITLES.get(found["data"], found["data"]), f"{found['images']:,}"
-        axis.set(title=f"ours, {scale.name} scale: kNN probe, {data}, {images} images", xlabel=plan.chart)
-        axis.set_ylabel("kNN probe, top-1 (%)")
+        data = next(o["data"] for o in outcomes.values() if o.get("probes"))
+        axis.set(title=f"ours, {scale.name} scale: {what}, {TITLES.get(data, data)}", xlabel=plan.chart)
+        axis.set_ylabel(f"{what}, top-1 (%)")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
 
     shown = [theirs] if any(f.paper is not None for f in cells) else []
@@ -145,6 +155,16 @@ def _plot_paper(axis: Panel, plan: Plan, row: str, colour: Any) -> None:
     """All of the paper's points, also those that this scale leaves out."""
     numbers = {int(column): float(mean) for (r, column), (mean, _) in paper_numbers(plan.name)[1].items() if r == row}
     axis.plot(list(numbers), list(numbers.values()), "o--", color=colour, label=row)
+
+
+def _measured_curve(row: str, cells: Sequence[Filled]) -> list[tuple[float, float]]:
+    """What was measured at the paper's epochs; none where that is the end of training alone."""
+    points = [
+        (float(f.settings[0].epochs), f.mean)
+        for f in cells
+        if f.cell.row == row and f.cell.setting is not None and f.mean is not None
+    ]
+    return points if len(points) > 1 else []
 
 
 def _probe_curve(row: str, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[tuple[float, float]]:

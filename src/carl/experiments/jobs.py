@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from carl.evaluation.evaluate import evaluate, machine
 from carl.evaluation.health import TOO_EARLY
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.experiments.places import located, located_section
-from carl.runs import RunDirectory
+from carl.runs import JOB_LOCK, RunDirectory
 from carl.scores import centre_of
 from carl.training.commands import pretrain
 from carl.training.pretrain import FREE_ON_RESUME
@@ -103,13 +104,14 @@ def _read(path: Path) -> Outcome | None:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) and "state" in found else None
+    whole = isinstance(found, dict) and "state" in found
+    return found if whole and all(isinstance(found.get(part), dict) for part in ("layer", "measures")) else None
 
 
 def read_outcome(root: Path, job: Job) -> Outcome | None:
     """What a job gave so far, None before it has run; an outcome of other values does not count."""
     found = stored_outcome(root, job)
-    return found if found is not None and identity(found.get("layer", {})) == job.identity else None
+    return found if found is not None and identity(found["layer"]) == job.identity else None
 
 
 def kept_file(results: Path, name: str) -> Path:
@@ -122,29 +124,30 @@ def adopt(jobs: Sequence[Job], results: Path, root: Path) -> int:
 
     So a clone, or another machine, goes on where the outcomes end, without the weights.
     """
-    adopted = 0
-    for job in jobs:
-        here, run = read_outcome(root, job), RunDirectory(root / job.name)
-        if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
-            continue
-        found = kept_outcome(results, job)
-        if found is not None:
-            files.write_json(outcome_file(root, job), found)
-            adopted += 1
-    return adopted
+    found = [(job, outcome) for job in jobs if (outcome := to_adopt(job, results, root)) is not None]
+    for job, outcome in found:
+        files.write_json(outcome_file(root, job), outcome)
+    return len(found)
+
+
+def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
+    here, run = read_outcome(root, job), RunDirectory(root / job.name)
+    if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
+        return None
+    return kept_outcome(results, job)
 
 
 def kept_outcome(results: Path, job: Job) -> Outcome | None:
     """A finished outcome of the job, kept beside the tables."""
     found = _read(kept_file(results, job.name))
-    if found is None or found["state"] != "done" or identity(found.get("layer", {})) != job.identity:
+    if found is None or found["state"] != "done" or identity(found["layer"]) != job.identity:
         return None
     return found
 
 
 def keep(job: Job, outcome: Outcome, results: Path) -> None:
-    """Keep an outcome beside the tables; a failure never replaces a finished one."""
-    if outcome["state"] == "done" or kept_outcome(results, job) is None:
+    """Keep an outcome beside the tables if it is finished; failures are of this machine alone."""
+    if outcome["state"] == "done":
         files.write_json(kept_file(results, job.name), outcome)
 
 
@@ -158,8 +161,24 @@ def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
     return centre_of(found) == request.seen and found.get("hyperparameters", values) == values
 
 
+@contextmanager
+def only_one_at(job: Job, root: Path) -> Iterator[bool]:
+    """Whether no other process is at this job, nor will be while the context lasts."""
+    path = root / job.name / JOB_LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.only_holder(path) as held:
+        yield held
+
+
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
     """Train (or go on), measure what is not measured yet, and write the outcome."""
+    with only_one_at(job, root) as alone:
+        if not alone:
+            raise UserError(f"{root / job.name} is in use by another process; wait until that has ended")
+        return _run(job, root, data_root)
+
+
+def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
     start, folder = time.monotonic(), root / job.name
     known = read_outcome(root, job)
     if job.trains and not RunDirectory(folder).encoder_file.is_file():
@@ -169,7 +188,9 @@ def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
         layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
         _reopen(folder, job, layer)
         pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
-    measures = {} if known is None else dict(known["measures"])
+    now = {"machine": machine(pick_device("auto")), "made": time.strftime("%Y-%m-%d")}
+    known = known or {"measures": {}}
+    measures = dict(known["measures"])
     for measure in job.measures:
         if not is_measured(known, measure):
             measures[measure.key] = _measured(job, measure, folder, data_root)
@@ -180,8 +201,7 @@ def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
         "measures": measures,
         **(training_figures(folder) if job.trains else {}),
         "seconds": round(time.monotonic() - start, 1),
-        "machine": machine(pick_device("auto")),
-        "made": time.strftime("%Y-%m-%d"),
+        **{name: known.get(name, value) for name, value in now.items()},  # of the training, which gave the speed
     }
     files.write_json(outcome_file(root, job), outcome)
     return outcome

@@ -19,6 +19,7 @@ from carl.experiments.jobs import Job
 from carl.experiments.recipes import in_words
 from carl.experiments.scales import LABELLED
 from carl.methods import DataFacts, find_method
+from carl.methods.byol import ByolOptions
 from carl.methods.paper import PAPER_VALUES
 from carl.optim import peak_rate
 
@@ -83,7 +84,12 @@ def values_of(job: Job) -> Values:
     optim, train = config.optim, config.train
     peak = peak_rate(optim, train.batch_size)
     views = assumed_views(config).recipes
-    images = {"data": facts.name, "images": f"{facts.images:,}", "image size": f"{facts.image_size} px"}
+    images = {
+        "data": facts.name,
+        "images": f"{facts.images:,}",
+        "image size": f"{facts.image_size} px",
+        "normalised by": "mean and deviation of each channel of the training images",
+    }
     lines = dict.fromkeys(in_order(view) for view in views)
     shown = {f"view {_places(line, views)}": line for line in lines}
     rate = f"{peak:g} to {optim.lr_end * peak / optim.lr:g}, {optim.schedule}"
@@ -119,7 +125,10 @@ def _places(line: str, views: Sequence[ViewRecipe]) -> str:
 
 def _method_values(config: Config) -> Values:
     values: Mapping[str, Any] = config.method.model_dump(exclude_none=True, exclude={"name", "preset"})
-    return {f"  {key.replace('_', ' ')}": _shown(value) for key, value in values.items()}
+    shown = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in values.items()}
+    if isinstance(config.method, ByolOptions):
+        shown["  momentum"] += " to 1, cosine"
+    return shown
 
 
 def _shown(value: Any) -> str:

@@ -45,7 +45,7 @@ def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
         f"italics where ours was not measured as the paper's was.{of_seeds} Ours: {scale.name} scale ({scale.words})."
     )
     differing = (f"{', '.join(columns)}: {difference}." for difference, columns in told.items())
-    return " ".join([text, *differing, *_where(cells)])
+    return " ".join([text, *differing, *([plan.note] if plan.note else []), *_where(cells)])
 
 
 def _where(cells: Sequence[Filled]) -> list[str]:
@@ -60,36 +60,33 @@ def _where(cells: Sequence[Filled]) -> list[str]:
     return texts
 
 
-def _pair(filled: Filled | None, scale: Scale) -> tuple[str, str, bool]:
-    """The paper's number, ours, and whether ours must stand in italics."""
-    if filled is None:
-        return "", "", False
-    plain = filled.as_in_the_paper if filled.cell.setting is not None else scale.name == "paper"
-    return filled.theirs(), filled.ours(), not plain and filled.mean is not None
-
-
-def _table(cells: Sequence[Filled], scale: Scale, slanted: Callable[[str], str]) -> list[list[str]]:
+def _table(cells: Sequence[Filled], slanted: str, escaped: Callable[[str], str] = str) -> list[list[str]]:
+    """Titles and lines; `slanted` is how this form writes `{}` in italics."""
     rows, columns = _axes(cells)
     at = {(f.cell.row, f.cell.column): f for f in cells}
-    lines = [["", *(column_title(column, cells) for column in columns)]]
-    for row in rows:
-        line = [row]
-        for column in columns:
-            theirs, ours, italic = _pair(at.get((row, column)), scale)
-            line.append(" / ".join(filter(None, (theirs, slanted(ours) if italic else ours))))
-        lines.append(line)
-    return lines
+
+    def pair(row: str, column: str) -> str:
+        f = at.get((row, column))
+        if f is None:
+            return ""
+        ours = escaped(f.ours())
+        if f.mean is not None and not f.as_in_the_paper:
+            ours = slanted.replace("{}", ours)
+        return " / ".join(filter(None, (escaped(f.theirs()), ours)))
+
+    titles = ["", *(escaped(column_title(column, cells)) for column in columns)]
+    return [titles, *([escaped(row), *(pair(row, column) for column in columns)] for row in rows)]
 
 
 def markdown(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    heads, *lines = _table(cells, scale, lambda text: f"*{text}*")
+    heads, *lines = _table(cells, "*{}*")
     shown = [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *lines)]
     return "\n".join([f"# {plan.title}", "", caption(plan, scale, cells), "", *shown]) + "\n"
 
 
 def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    heads, *lines = _table(cells, scale, lambda text: f"<{text}>")
-    shown = [" & ".join(map(_tex, line)) + " \\\\" for line in (heads, *lines)]
+    heads, *lines = _table(cells, "\\textit{{}}", _tex)
+    shown = [" & ".join(line) + " \\\\" for line in (heads, *lines)]
     return "\n".join(
         [
             "\\begin{table*}",
@@ -104,7 +101,7 @@ def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
 def _tex(text: str) -> str:
     for plain, command in (
         ("%", "\\%"), ("&", "\\&"), ("#", "\\#"), ("_", "\\_"), ("±", "$\\pm$"), ("->", "$\\rightarrow$"),
-        ("<", "\\textit{"), (">", "}"),
+        ("<", "$<$"), (">", "$>$"),
     ):  # fmt: skip
         text = text.replace(plain, command)
     return text
@@ -135,11 +132,12 @@ def _listed(settings: Sequence[Setting], name: str) -> str:
     return " | ".join("" if value is None else str(value) for value in values)
 
 
-def health_table(outcomes: Mapping[str, Outcome]) -> str:
-    """What became of the prototypes of every CARL run, and when it collapsed, if it did."""
+def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
+    """What became of the prototypes of every CARL run, and when it collapsed, if it did; the first of its cells too."""
     lines = [
-        "| run | verdict | collapsed at epoch | prototypes used | information (nats) | kNN probe |",
-        "|---|---|---|---|---|---|",
+        "| run | in the table | the paper's / ours | verdict | collapsed at epoch | prototypes used "
+        "| information (nats) | kNN probe |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for name, outcome in outcomes.items():
         probes = outcome.get("probes") or []
@@ -148,8 +146,11 @@ def health_table(outcomes: Mapping[str, Outcome]) -> str:
         last = probes[-1]
         count = outcome["config"]["method"].get("prototypes", "?")
         when = outcome["collapsed_at"]
+        cell = next(filled for filled in fill(plan, {name: outcome}) if name in filled.cell.jobs)
+        ours = "" if cell.mean is None else f"*{cell.mean:.2f}*"  # one seed: never the paper's
         lines.append(
-            f"| {name} | {outcome['verdict']} | {'never' if when is None else f'{when:g}'} | {last['used']} of {count} "
+            f"| {name} | {cell.cell.row}, {cell.cell.column} | {' / '.join(filter(None, (cell.theirs(), ours)))} "
+            f"| {outcome['verdict']} | {'never' if when is None else f'{when:g}'} | {last['used']} of {count} "
             f"| {last.get('information', float('nan')):.2f} | {last.get('knn', float('nan')):.1f} |"
         )
     return "\n".join(lines) + "\n"
@@ -159,7 +160,7 @@ def write_all(plan: Plan, scale: Scale, outcomes: Mapping[str, Outcome], folder:
     """Markdown, LaTeX, CSV and figures of a plan, from whatever is finished."""
     cells = fill(plan, outcomes)
     text = markdown(plan, scale, cells)
-    health = health_table(outcomes)
+    health = health_table(plan, outcomes)
     if health.count("\n") > 2:
         text += f"\n## Health of the prototypes\n\n{health}"
     contents = {"md": text, "tex": latex(plan, scale, cells), "csv": comma_separated(plan, scale, cells)}

@@ -55,6 +55,7 @@ class Plan:
     section: str  # of the paper
     jobs: tuple[Job, ...]
     cells: tuple[Cell, ...]
+    note: str = ""  # what else its tables must say
     chart: str = ""  # label of the x axis where the columns are numbers and the paper draws a figure
 
 
@@ -146,8 +147,8 @@ class Builder:
         for protocol in others:
             self.fill(row, f"{place} {protocol}".strip(), jobs, protocol)
 
-    def plan(self, name: str, title: str, section: str, chart: str = "") -> Plan:
-        return Plan(name, title, section, tuple(self.jobs.values()), tuple(self.cells), chart)
+    def plan(self, name: str, title: str, section: str, note: str = "", chart: str = "") -> Plan:
+        return Plan(name, title, section, tuple(self.jobs.values()), tuple(self.cells), note, chart)
 
 
 def joined(one: Job, other: Job) -> Job:
@@ -161,32 +162,35 @@ def joined(one: Job, other: Job) -> Job:
     return replace(one, measures=measures, layer=merge([one.layer, {"train": {"keep_epochs": kept}}]))
 
 
-def with_preset(layer: Layer | None = None) -> Layer:
-    return merge([{"method": {"preset": "paper"}}, layer or {}])
+PAPER_PRESET: Layer = {"method": {"preset": "paper"}}
 
 
 def preset_of(method: str, scale: Scale) -> Layer:
     """The paper's values; at a smaller scale MoCo's queue is cut to the data (its `small` preset)."""
-    return {"method": {"preset": "small" if method == "moco" and scale.name != "paper" else "paper"}}
+    return {"method": {"preset": "small"}} if method == "moco" and scale.name != "paper" else PAPER_PRESET
 
 
 def linear(scale: Scale) -> Plan:
-    """Table 2: seven methods by linear evaluation; the 100-epoch column is the kept encoder of the 200-epoch run."""
+    """Table 2: seven methods by linear evaluation."""
     build = Builder(scale)
-    whole, half = scale.epochs[200], scale.epochs[100]
-    both = 100 in scale.grid("kept", (100, 200))
+    both, note = scale.on_the_way, ""
+    if both and not scale.own_runs:
+        note = "The columns of 100 epochs are of encoders kept half-way of the runs of 200."
     for data in scale.data:
         title = TITLES[data]
         for method in METHODS:
-            measures = scale.linear_measures() + (scale.linear_measures(at_epoch=half) if both else ())
-            jobs = build.add(data, method, "", preset_of(method, scale), whole, measures)
-            if both:
-                key = scale.linear_measures(at_epoch=half)[0].key
-                build.fill(method, f"{title} 100", jobs, key, papers_setting(data, method, 100))
+            layer, measures = preset_of(method, scale), scale.linear_measures()
+            if scale.own_runs:
+                jobs = build.add(data, method, "", layer, scale.epochs[100], measures)
+                build.fill_linear(method, title, 100, jobs, papers_setting(data, method, 100))
+            half = scale.linear_measures(at_epoch=scale.epochs[100]) if both and not scale.own_runs else ()
+            jobs = build.add(data, method, "", layer, scale.epochs[200], measures + half)
+            if half:
+                build.fill(method, f"{title} 100", jobs, half[0].key, papers_setting(data, method, 100))
             build.fill_linear(method, title, 200, jobs, papers_setting(data, method))
         if scale.name != "paper":
             build.fill_linear("random weights", title, 200, build.add_random(data, scale.linear_measures()))
-    return build.plan("linear", "Linear evaluation", "Table 2, section 5")
+    return build.plan("linear", "Linear evaluation", "Table 2, section 5", note)
 
 
 def transfer(scale: Scale) -> Plan:
@@ -223,18 +227,22 @@ def prior(scale: Scale) -> Plan:
     """Figure 2: lambda_e(a, b), from b to a over the first 100 of 200 epochs, K as in table 2."""
     build = Builder(scale)
     epochs = scale.epochs[200]
-    kept = [e for e in (50, 100, 150) if 200 not in scale.grid("kept", ())]
+    kept = (50, 100, 150) if scale.on_the_way else ()
+    usual = PAPER_VALUES[scale.unlabelled]
     for a, b in ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0)):
-        layer = merge([with_preset(), {"method": {"prior_start": float(b), "prior_end": float(a)}}])
+        values, variant = {"prior_start": float(b), "prior_end": float(a)}, f"lambda-{a}-{b}"
+        if (usual.prior_end, usual.prior_start) == (a, b):
+            values, variant = {}, ""  # CARL's run of table 2
+        layer = merge([PAPER_PRESET, {"method": values}])
         measures = list(scale.linear_measures())
         measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
-        jobs = build.add(scale.unlabelled, "carl", f"lambda-{a}-{b}", layer, epochs, measures)
+        jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, measures)
         row = f"lambda({a},{b})"
         for e in kept:
             key = scale.linear_measures(at_epoch=scale.epochs[e])[0].key
             build.fill(row, str(e), jobs, key, papers_setting("stl10", "carl", e))
         build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"))
-    return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", "Training epochs")
+    return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", chart="Training epochs")
 
 
 def prototypes(scale: Scale) -> Plan:
@@ -247,7 +255,7 @@ def prototypes(scale: Scale) -> Plan:
             )
             setting = papers_setting(data, "carl", 150, prototypes=count)
             build.fill(TITLES[data], str(count), jobs, scale.linear[0], setting)
-    return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", "Prototypes")
+    return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", chart="Prototypes")
 
 
 def batch_size(scale: Scale) -> Plan:
@@ -270,7 +278,7 @@ def _ablation(scale: Scale, count: int) -> Layer:
     """Section 4: 150 epochs, lambda falling over 100 of them, from 4 to 1.5."""
     fall = round(scale.epochs[150] * 100 / 150)
     values = {"prototypes": count, "prior_start": 4.0, "prior_end": 1.5, "prior_epochs": max(1, fall)}
-    return merge([with_preset(), {"method": values}])
+    return merge([PAPER_PRESET, {"method": values}])
 
 
 def claims(scale: Scale) -> Plan:
@@ -287,12 +295,12 @@ def claims(scale: Scale) -> Plan:
     }
     for title, layer in variants.items():
         variant = "" if not layer else title.replace(" ", "-")
-        jobs = build.add(data, "carl", variant, merge([with_preset(), layer]), epochs, scale.linear_measures())
+        jobs = build.add(data, "carl", variant, merge([PAPER_PRESET, layer]), epochs, scale.linear_measures())
         _costs(build, title, "carl", jobs)
     for method in ("simclr", "pcl", "swav"):
         jobs = build.add(data, method, "", preset_of(method, scale), epochs, scale.linear_measures())
         _costs(build, method, method, jobs)
-    return build.plan("claims", "What the paper says in passing", "Sections 3 to 5, appendix A")
+    return build.plan("claims", "What the paper says in passing", "Sections 1 to 5, appendix A")
 
 
 def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None:

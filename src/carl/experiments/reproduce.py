@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from carl.assembly import load_data
 from carl.config import resolve
 from carl.errors import UserError
 from carl.experiments.cost import estimate
-from carl.experiments.jobs import Job, Outcome, adopt, keep, read_outcome
+from carl.experiments.jobs import Job, Outcome, adopt, keep, read_outcome, to_adopt
 from carl.experiments.listing import listed
 from carl.experiments.outputs import write_all
 from carl.experiments.places import located
 from carl.experiments.recipes import Plan, distinct_jobs, find_plans
-from carl.experiments.runner import Shard, run_jobs, state
-from carl.experiments.scales import Scale, find_scale
+from carl.experiments.runner import Shard, run_jobs, state, state_of
+from carl.experiments.scales import SCALES, Scale
 from carl.methods import find_method
 from carl.methods.paper import PAPER_VALUES
 from carl.training.console import duration
@@ -32,38 +33,40 @@ def reproduce(
     dry_run: bool,
     status: bool,
     yes: bool,
+    own_runs: bool,
     say: Callable[[str], None],
 ) -> int:
     """The exit code: 0, or 1 when a run failed."""
-    scale = find_scale(scale_name)
+    scale = SCALES[scale_name]
+    if own_runs:
+        if not scale.on_the_way:
+            raise UserError(f"--own-runs is of no use at --scale {scale.name}, which has one length; use --scale paper")
+        scale = replace(scale, own_runs=True)
     plans = find_plans(experiment, scale)
-    part = Shard.parse(shard) if shard else Shard()
     jobs = distinct_jobs(plans)
+    mine = (Shard() if shard is None else Shard.parse(shard)).take(jobs)
+    check_folders(data_root, out)
     results = out or Path("results/reproduction")
     runs = Path("runs/reproduction") / scale.name if out is None else out / "runs" / scale.name
     if dry_run:
-        for plan in plans:
-            say(f"{plan.name}: {plan.title} ({plan.section} of the paper), {len(plan.jobs)} runs")
-        say(f"{counted(jobs)} at {scale.name} scale\n")
-        for line in listed(jobs):
-            say(line)
+        say_plans(plans, mine, scale, say)
+        return 0
+    if status:
+        say_status(plans, mine, results / scale.name, runs, say)
         return 0
     # At smoke scale everything is run: that it does is what is asked.
     if scale.name != "smoke" and (adopted := adopt(jobs, results / scale.name, runs)):
         say(f"{adopted} outcomes are those of {results / scale.name}; to measure them yourself, give another --out")
-    if status:
-        say_status(plans, runs, say)
-        return 0
-    mine = part.take(jobs)
     waiting = [job for job in mine if state(runs, job) != "done"]
-    if scale.name == "paper":
-        check_data(waiting, data_root)
+    expected = None
     if scale.name != "smoke" and waiting:
+        check_data(waiting, data_root, scale, say)
         cost = estimate(waiting)
         say(f"{counted(waiting)}, {cost.in_words()}")
         if cost.seconds > DAY and not yes:
             raise UserError(f"this takes about {duration(cost.seconds)}, more than a day; add --yes to start it")
-    failed = run_jobs(mine, runs, say, own_process=scale.name != "smoke", data_root=data_root)
+        expected = cost.by_job
+    failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, expected)
     for path in write_results(plans, scale, jobs, runs, results / scale.name):
         say(str(path))
     if failed:
@@ -78,19 +81,37 @@ def counted(jobs: Sequence[Job]) -> str:
     return f"{trained} training runs{others}"
 
 
-def check_data(jobs: Sequence[Job], data_root: Path | None) -> None:
-    """Refuse files that are not all of the paper's data; sets that are downloaded by name are whole."""
-    named = [(str(job.layer["data"]["source"]), *(m.data for m in job.measures if m.data)) for job in jobs]
-    for name in dict.fromkeys(name for names in named for name in names):
+def check_folders(data_root: Path | None, out: Path | None) -> None:
+    if data_root is not None and not data_root.is_dir():
+        raise UserError(f"--data-root {data_root} is no folder; name the one with the data sets, or make it for them")
+    if out is not None and out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is no folder; name one, or a place for a new one")
+
+
+def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: Callable[[str], None]) -> None:
+    """Open each data set, or download it, before the first run; at the paper's scale refuse a part of one.
+
+    What some runs cannot have is said, and these will fail; what no run can have is an error at once.
+    """
+    needed = {job.name: {str(job.layer["data"]["source"]), *(m.data for m in job.measures if m.data)} for job in jobs}
+    missing: dict[str, UserError] = {}
+    for name in sorted({name for names in needed.values() for name in names}):
         data = located(name, data_root)
-        if data["source"] == name:
+        try:
+            images = load_data(resolve([{"data": data}], find_method("carl").Options)).training_images
+        except UserError as error:
+            missing[name] = error
             continue
-        dataset = load_data(resolve([{"data": data}], find_method("carl").Options))
-        if dataset.training_images != PAPER_VALUES[name].images:
+        if scale.name == "paper" and images != PAPER_VALUES[name].images:
             raise UserError(
-                f"{data['source']} has {dataset.training_images:,} training images and the paper's {name} has "
+                f"{data['source']} has {images:,} training images and the paper's {name} has "
                 f"{PAPER_VALUES[name].images:,}; give --data-root with the whole data set, or use --scale cpu"
             )
+    lost = [names & missing.keys() for names in needed.values()]
+    if lost and all(lost):
+        raise next(iter(missing.values()))
+    for name, reason in missing.items():
+        say(f"{sum(name in names for names in lost)} of {len(jobs)} runs will fail, for want of {name}: {reason}")
 
 
 def write_results(plans: Sequence[Plan], scale: Scale, jobs: Sequence[Job], runs: Path, results: Path) -> list[Path]:
@@ -111,11 +132,28 @@ def collect(jobs: Sequence[Job], runs: Path) -> dict[str, Outcome]:
     return {name: outcome for name, outcome in found.items() if outcome is not None}
 
 
-def say_status(plans: Sequence[Plan], runs: Path, say: Callable[[str], None]) -> None:
+def say_plans(plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, say: Callable[[str], None]) -> None:
+    """The dry run: `jobs`, which may be a part of all, with every value."""
+    asked = {job.name for job in jobs}
     for plan in plans:
-        states = [state(runs, job) for job in plan.jobs]
-        counts = ", ".join(f"{states.count(kind)} {kind}" for kind in dict.fromkeys(states))
+        own = sum(job.name in asked for job in plan.jobs)
+        say(f"{plan.name}: {plan.title} ({plan.section} of the paper), {own} runs")
+    say(f"{counted(jobs)} at {scale.name} scale\n")
+    for line in listed(jobs):
+        say(line)
+
+
+def say_status(
+    plans: Sequence[Plan], jobs: Sequence[Job], results: Path, runs: Path, say: Callable[[str], None]
+) -> None:
+    """How many of each plan's jobs, as far as they are among `jobs`, are in which state. Writes nothing."""
+    asked = {job.name for job in jobs}
+    for plan in plans:
+        own = [job for job in plan.jobs if job.name in asked]
+        adopted = {job.name: to_adopt(job, results, runs) for job in own}
+        states = [state(runs, job) if (kept := adopted[job.name]) is None else state_of(kept, job) for job in own]
+        counts = "".join(f"{states.count(kind)} {kind}, " for kind in dict.fromkeys(states))[:-2] or "none"
         say(f"{plan.name}: {counts} of {len(states)} runs")
-        for job, kind in zip(plan.jobs, states, strict=True):
+        for job, kind in zip(own, states, strict=True):
             if kind not in ("done", "waiting"):
                 say(f"  {kind}: {job.name}")

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,17 @@ from types import FrameType
 
 from carl import files
 from carl.errors import UserError
-from carl.experiments.jobs import Job, Outcome, is_measured, outcome_file, read_outcome, run_job, stored_outcome
+from carl.experiments.jobs import (
+    Job,
+    Outcome,
+    is_measured,
+    only_one_at,
+    outcome_file,
+    read_outcome,
+    run_job,
+    stored_outcome,
+)
+from carl.terminal import show_line
 from carl.training.console import duration
 
 Say = Callable[[str], None]
@@ -33,7 +43,8 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         number, slash, of = text.partition("/")
-        if not (slash and number.isdigit() and of.isdigit() and 1 <= int(number) <= int(of)):
+        whole = number.isascii() and of.isascii() and number.isdigit() and of.isdigit()
+        if not (slash and whole and 1 <= int(number) <= int(of)):
             raise UserError(f"--shard {text!r} is not a part such as 2/4; the first number is 1 to the second")
         return cls(int(number), int(of))
 
@@ -46,24 +57,34 @@ def state(root: Path, job: Job) -> str:
     outcome = read_outcome(root, job)
     if outcome is None:
         return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
+    return state_of(outcome, job)
+
+
+def state_of(outcome: Outcome, job: Job) -> str:
     if outcome["state"] != "done":
         return str(outcome["state"])
     return "done" if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
 
 
 def run_jobs(
-    jobs: Sequence[Job], root: Path, say: Say, own_process: bool, data_root: Path | None = None
+    jobs: Sequence[Job],
+    root: Path,
+    say: Say,
+    own_process: bool,
+    data_root: Path | None = None,
+    expected: Mapping[str, float] | None = None,
 ) -> dict[str, str]:
     """Run what is not done; names of the jobs that failed, with the reason. A signal ends the job, saved, and the rest.
 
     `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
+    `expected` are the seconds of each job that is not done, where they are known.
     """
     todo = [job for job in jobs if state(root, job) != "done"]
     if len(todo) < len(jobs):
         say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
     failed: dict[str, str] = {}
     for place, job in enumerate(todo, start=1):
-        left = time_left(jobs, todo[place - 1 :], root)
+        left = time_left(jobs, todo[place - 1 :], root, expected)
         say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
         reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
         if reason is not None:
@@ -73,17 +94,21 @@ def run_jobs(
     return failed
 
 
-def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path) -> float | None:
-    """Seconds, from what finished training took for each image it saw, whenever that was; None before there is any.
+def time_left(
+    jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Mapping[str, float] | None = None
+) -> float | None:
+    """Seconds: what is expected, corrected by what the finished ones of these jobs took.
 
+    Where nothing is expected, training is taken to need as long for an image as it did; None before any is finished.
     Untrained encoders and failures take next to nothing and would say nothing of the rest.
     """
-    done = [(job.cost, found) for job in jobs if job.trains and (found := read_outcome(root, job))]
-    known = [(cost, spent) for cost, found in done if (spent := _spent(found)) is not None]
-    if not known:
+    sizes = expected or {job.name: job.cost for job in jobs if job.trains}
+    done = [(sizes[job.name], found) for job in jobs if job.name in sizes and (found := read_outcome(root, job))]
+    known = [(size, spent) for size, found in done if (spent := _spent(found)) is not None]
+    if not known and not expected:
         return None
-    pace = sum(spent for _, spent in known) / sum(cost for cost, _ in known)
-    return pace * sum(job.cost for job in left if job.trains)
+    pace = sum(spent for _, spent in known) / sum(size for size, _ in known) if known else 1.0
+    return pace * sum(sizes.get(job.name, 0.0) for job in left)
 
 
 def _spent(outcome: Outcome) -> float | None:
@@ -94,10 +119,11 @@ def _spent(outcome: Outcome) -> float | None:
 
 
 def _note_failure(job: Job, root: Path, reason: str) -> None:
-    """Never over a finished outcome: what was measured stays."""
-    found = stored_outcome(root, job)
-    if found is None or found["state"] != "done":
-        files.write_json(outcome_file(root, job), failure(job, reason))
+    """Never over a finished outcome: what was measured stays. Nor where another process is at the job."""
+    with only_one_at(job, root) as alone:
+        found = stored_outcome(root, job)
+        if alone and (found is None or found["state"] != "done"):
+            files.write_json(outcome_file(root, job), failure(job, reason))
 
 
 def failure(job: Job, reason: str) -> Outcome:
@@ -125,14 +151,34 @@ def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
         # In a session of its own, so that Ctrl-C reaches it once, from us.
         child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         with _signals_to(child) as passed_on:
-            code = child.wait()
+            code = _wait(child, log)
     signum = passed_on[0] if passed_on else code - 128
     if signum in ENDING:
         raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
     if code == 0:
         return None
-    said = [line for line in log.read_bytes()[before:].decode(errors="replace").splitlines() if line.strip()]
-    return said[-1] if said and code > 0 else f"the process of the job ended with code {code}, see {log}"
+    said = _last_line(log, before)
+    return said if said and code > 0 else f"the process of the job ended with code {code}, see {log}"
+
+
+def _wait(child: subprocess.Popen[bytes], log: Path) -> int:
+    """The exit code; until then a terminal shows what the child said last."""
+    while True:
+        try:
+            code = child.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            show_line(f"  {_last_line(log)}")
+        else:
+            show_line("")
+            return code
+
+
+def _last_line(log: Path, begin: int = 0) -> str:
+    """The last line that is not empty, of what comes after byte `begin`."""
+    with log.open("rb") as file:
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - 4096))
+        lines = file.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from carl.data.store import cache_folder
 from carl.data.views import Views, pipeline
 from carl.methods import DataFacts, find_method
 from carl.optim import build_optimizer
+from carl.runs import processor
 
 Row = tuple[str, str]
 
@@ -38,7 +39,7 @@ BATCH, SIDE, IMAGES = 256, 32, 50_000  # the paper's step on CIFAR
 def examine_environment() -> Iterator[Row]:
     """Machine, versions and devices."""
     yield "python", f"{platform.python_version()} at {sys.executable}"
-    yield "system", f"{platform.platform()}, {_processor()}"
+    yield "system", f"{platform.platform()}, {processor()}"
     yield "cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()}"
     yield "memory", _memory()
     yield "device", _device()
@@ -95,14 +96,6 @@ def _config(facts: DataFacts) -> Config:
     method = find_method("carl")
     layer = {"data": {"source": facts.name, "image_size": SIDE}, "train": {"batch_size": BATCH}}
     return method.completed(resolve([layer, method.preset("paper", facts)], method.Options))
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def _memory() -> str:

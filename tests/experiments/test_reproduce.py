@@ -1,0 +1,87 @@
+"""The command `carl reproduce`: what it asks of data and folders, what it says, and that all of it runs."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from carl import files
+from carl.config import Config
+from carl.data.images import Dataset
+from carl.errors import UserError
+from carl.experiments import jobs, places, reproduce
+from carl.experiments.recipes import distinct_jobs, find_plans
+from carl.experiments.scales import CPU
+from tests.conftest import Run
+from tests.experiments.outcomes import invented
+
+
+def test_the_papers_scale_refuses_data_that_are_not_the_papers(carl: Run, small_data, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "FILES", {"cifar10": ("cifar10-train.npz",)})
+    shutil.copy(small_data, tmp_path / "cifar10-train.npz")
+    ended = carl("reproduce", "linear", "--scale", "paper", "--data-root", tmp_path)
+    assert ended.returncode == 2
+    assert "has 96 training images and the paper's cifar10 has 50,000" in ended.stderr
+
+
+def test_data_that_no_run_can_have_are_an_error_before_the_first(carl: Run, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduce, "load_data", refused)
+    ended = carl("reproduce", "linear", "--out", "repro", "--data-root", tmp_path)
+    assert (ended.returncode, ended.stderr) == (2, "carl: no such data\n")
+    assert not (tmp_path / "repro").exists()
+
+
+def refused(config: Config) -> None:
+    raise UserError("no such data")
+
+
+def test_data_that_some_runs_cannot_have_are_said_before_the_first(monkeypatch, tmp_path):
+    def only_cifar10(config: Config) -> Dataset:
+        if config.data.source != "cifar10":
+            raise UserError("no such data")
+        return mock.Mock(training_images=10_000)
+
+    monkeypatch.setattr(reproduce, "load_data", only_cifar10)
+    said: list[str] = []
+    plans = find_plans("all", CPU)
+    reproduce.check_data(distinct_jobs(plans), None, CPU, said.append)
+    assert said == ["19 of 37 runs will fail, for want of cifar100: no such data"]
+
+
+def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(carl: Run, tmp_path):
+    whole = find_plans("prior", CPU)[0].jobs
+    files.write_json(jobs.kept_file(tmp_path / "repro/cpu", whole[0].name), invented(whole[0]))
+    before = sorted(tmp_path.rglob("*"))
+    ended = carl("reproduce", "prior", "--out", "repro", "--status", "--shard", "1/5")
+    assert ended.stdout == "prior: 1 done of 1 runs\n"
+    ended = carl("reproduce", "all", "--out", "repro", "--status", "--shard", "17/37")
+    assert "linear: none of 0 runs" in ended.stdout
+    ended = carl("reproduce", "prior", "--dry-run", "--shard", "2/5")
+    assert ended.stdout.startswith("prior: Weight of the prior (Figure 2, section 4.1 of the paper), 1 runs")
+    assert "lambda-2-2" in ended.stdout
+    assert "lambda-1-1" not in ended.stdout
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_status_needs_no_data(carl: Run, tmp_path):
+    job = find_plans("prior", CPU)[0].jobs[0]
+    files.write_json(jobs.outcome_file(tmp_path / "repro/runs/cpu", job), invented(job))
+    ended = carl("reproduce", "prior", "--out", "repro", "--status")
+    assert ended.stdout.startswith("prior: 1 done, 4 waiting of 5 runs")
+
+
+@pytest.mark.slow
+def test_everything_of_the_paper_runs_at_smoke_scale(carl: Run):
+    start = time.monotonic()
+    ended = carl("reproduce", "all", "--scale", "smoke", "--out", "repro")
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr
+    assert time.monotonic() - start < 6 * 60
+    for name in ("linear", "transfer", "prior", "prototypes", "batch-size", "claims"):
+        for ending in ("md", "tex", "csv", "png", "svg"):
+            assert (Path("repro/smoke") / f"{name}.{ending}").stat().st_size > 100
+    status = carl("reproduce", "all", "--scale", "smoke", "--out", "repro", "--status")
+    assert "waiting" not in status.stdout
