@@ -216,6 +216,7 @@ def test_a_dry_run_shows_every_value_of_the_papers_appendix():
     assert "images                   5,000" in listed_block(lines, "stl10/supervised/200-epochs")
     assert "LARS" not in listed_block(lines, "cifar10/simclr/200-epochs")
     assert "momentum               0.996 to 1, cosine" in listed_block(lines, "cifar10/byol/200-epochs")
+    assert "0.0001, also on biases and norms" in listed_block(lines, "cifar10/moco/200-epochs")
     assert "beta2" not in "\n".join(lines)
     evaluation = listed_block(lines, "Evaluation")
     for value in ("epochs                 100", "rates                  30", "milestones             0.6, 0.8"):

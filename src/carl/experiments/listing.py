@@ -99,7 +99,7 @@ def values_of(job: Job) -> Values:
         "learning rate": rate + scaled,
         "warm-up": f"{optim.warmup_epochs:g} epochs",
         "momentum": f"{optim.momentum:g}",
-        "weight decay": f"{optim.weight_decay:g}, not on biases and norms",
+        "weight decay": f"{optim.weight_decay:g}, {'not on' if optim.exclude == '1d' else 'also on'} biases and norms",
         **({"LARS coefficient": f"{optim.trust_coefficient:g}"} if optim.name == "lars" else {}),
         **({"gradient clipped at": f"{optim.clip:g}"} if optim.clip else {}),
     }
