@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import torch
 
@@ -40,11 +41,11 @@ CASES: Mapping[str, Layer] = {
 }
 
 
-def make_method(layer: Layer) -> Method:
-    method = find_method(layer["method"]["name"])
-    given: Layer = {"data": {"source": "photos", "image_size": FACTS.image_size}}
-    config = resolve([given, method.preset(layer["method"]["preset"], FACTS), layer], method.Options)
-    return build_method(method.completed(config), FACTS, torch.device("cpu"))
+def make_method(layer: Layer, images: int = FACTS.images) -> Method:
+    method, facts = find_method(layer["method"]["name"]), replace(FACTS, images=images)
+    given: Layer = {"data": {"source": "photos", "image_size": facts.image_size}}
+    config = resolve([given, method.preset(layer["method"]["preset"], facts), layer], method.Options)
+    return build_method(method.completed(config), facts, torch.device("cpu"))
 
 
 def measure(size: int, repeats: int) -> dict[str, list[float]]:

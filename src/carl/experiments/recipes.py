@@ -243,8 +243,8 @@ def prior(scale: Scale) -> Plan:
             build.fill(row, str(e), jobs, key, papers_setting("stl10", "carl", e))
         build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"))
     for a, b in scale.averaged:  # half the weight of the consistency, so lambda weighs double: another reading of Eq. 4
-        values = {"prior_start": float(b), "prior_end": float(a), "targets": "average"}
-        layer, variant = merge([PAPER_PRESET, {"method": values}]), f"lambda-{a}-{b}-average"
+        averaged = {"prior_start": float(b), "prior_end": float(a), "targets": "average"}
+        layer, variant = merge([PAPER_PRESET, {"method": averaged}]), f"lambda-{a}-{b}-average"
         jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, scale.linear_measures())
         build.fill_linear(f"lambda({a},{b}), averaged targets", "", 200, jobs)
     return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", chart="Training epochs")
