@@ -193,6 +193,15 @@ def test_the_prior_is_drawn_from_the_probes_of_every_epoch():
     assert "STL-10" in theirs.get_title()
 
 
+def test_the_epoch_of_a_collapse_is_marked_on_its_curve():
+    plan, cells, outcomes = filled("prior", CPU)
+    outcomes["cifar10/carl/lambda-1-1/20-epochs/seed-0"] |= {"collapsed_at": 3.0}
+    axis = Figure().add_subplot()
+    figures._prior(plan, CPU, cells, outcomes)[1](axis)
+    (mark,) = (curve for curve in axis.lines if curve.get_marker() == "x")
+    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([3.0], [23.0])
+
+
 def test_the_prior_is_drawn_by_the_papers_measure_where_it_was_taken_on_the_way():
     _, ours = drawn("prior", PAPER)
     assert [list(curve.get_xdata()) for curve in ours.lines] == [[50.0, 100.0, 150.0, 200.0]] * 5

@@ -141,7 +141,11 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
         from matplotlib.ticker import MaxNLocator
 
         for row, points in curves.items():
-            axis.plot([epoch for epoch, _ in points], [value for _, value in points], "-", color=colours[row])
+            axis.plot([x for x, _ in points], [y for _, y in points], "-", color=colours[row], label=row)
+        ends = [point for row in rows if (point := _collapse(row, cells, outcomes, curves[row])) is not None]
+        if ends:
+            axis.plot([x for x, _ in ends], [y for _, y in ends], "kx", label="collapsed from here on")
+        axis.legend(fontsize="small", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
         data = next(o["data"] for o in outcomes.values() if o.get("probes"))
         axis.set(title=f"ours, {scale.name} scale: {what}, {TITLES.get(data, data)}", xlabel=plan.chart)
         axis.set_ylabel(f"{what}, top-1 (%)")
@@ -156,6 +160,15 @@ def _plot_paper(axis: Panel, plan: Plan, row: str, colour: Any) -> None:
     numbers = {int(column): float(mean) for (r, column), (mean, _) in paper_numbers(plan.name)[1].items() if r == row}
     if numbers:
         axis.plot(list(numbers), list(numbers.values()), "o--", color=colour, label=row)
+
+
+def _collapse(
+    row: str, cells: Sequence[Filled], outcomes: Mapping[str, Outcome], curve: Sequence[tuple[float, float]]
+) -> tuple[float, float] | None:
+    """Where on the row's curve the first of its seeds collapsed for good."""
+    names = {name for f in cells if f.cell.row == row for name in f.cell.jobs}
+    when = [o["collapsed_at"] for name, o in outcomes.items() if name in names and o.get("collapsed_at") is not None]
+    return next((point for point in curve if when and point[0] >= min(when)), None)
 
 
 def _measured_curve(row: str, cells: Sequence[Filled]) -> list[tuple[float, float]]:
