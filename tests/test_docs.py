@@ -419,6 +419,21 @@ def test_the_tables_of_the_robust_study_are_those_of_its_files():
         assert table in text, table.splitlines()[0]
 
 
+def test_figures_of_the_reproduction_are_those_of_its_files():
+    """No claim without its file: each line of a table, and each picture, stands in results/reproduction/ too."""
+    results = ROOT / "results" / "reproduction" / "cpu"
+    written = {line for file in results.glob("*.md") for line in file.read_text().splitlines()}
+    text = page_named("reproduction.md").read_text()
+    lines = [line for line in text.partition("## What was measured")[2].splitlines() if line.startswith("|")]
+    assert len(lines) >= 10
+    assert [line for line in lines if line not in written] == []
+    pictures = re.findall(r"\(images/reproduction-([\w-]+)\.png\)", text)
+    assert pictures
+    for name in pictures:
+        shown = ROOT / "docs" / "images" / f"reproduction-{name}.png"
+        assert shown.read_bytes() == (results / f"{name}.png").read_bytes(), name
+
+
 def test_the_page_of_the_api_has_every_public_name():
     shown = re.findall(r"^::: carl\.(\w+)$", documents.prose(page_named("api.md")), re.MULTILINE)
     assert sorted([*shown, "__version__"]) == sorted(carl.__all__)

@@ -120,16 +120,19 @@ def carl_config(**options: float | str) -> Config:
     return resolve([{"data": {"source": "shapes"}, "method": dict(options)}], CarlOptions)
 
 
-def test_a_start_below_two_is_warned_of_before_training() -> None:
+def test_a_start_of_two_or_less_is_warned_of_before_training() -> None:
     facts = DataFacts("shapes", 1000, 3, 32, 10)
     [text] = CARL.remarks(carl_config(prior_start=1.0, prior_end=1.0, prototypes=100), facts)
     assert "lambda starts at 1" in text
-    assert "--prior-start 2" in text
+    assert "--prior-start above 2" in text
+    assert CARL.remarks(carl_config(prior_start=2.0, prior_end=1.0, prototypes=100), facts)  # level, and not held
+    averaged = carl_config(prior_start=2.0, prior_end=1.0, prototypes=100, targets="average")
+    assert CARL.remarks(averaged, facts) == []  # as the paper has it on STL-10
     assert "from 4.2 on" in text  # 4.14, and 4.1 would not do
-    assert CARL.remarks(carl_config(prior_start=2.0), facts) == []
-    assert CARL.remarks(carl_config(prior_start=1.0, targets="average"), facts) == []  # weighs double
+    assert CARL.remarks(carl_config(prior_start=2.1), facts) == []
+    assert CARL.remarks(carl_config(prior_start=1.1, targets="average"), facts) == []  # weighs double
     [text] = CARL.remarks(carl_config(prior_start=0.5, targets="average"), facts)
-    assert "--prior-start 1 or more" in text
+    assert "--prior-start above 1" in text
 
 
 def test_a_peaked_start_under_the_threshold_is_remarked_on_and_a_flat_one_is_not() -> None:

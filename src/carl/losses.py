@@ -43,7 +43,8 @@ def consistency(log_p: Tensor, log_q: Tensor, targets: Targets = "joint") -> Ten
     `joint`: as the equation is written, both views carry the gradient.
     `sum`: each view in turn is a fixed target for the other, the two terms added; its gradient is exactly
     that of `joint`, its value twice as high.
-    `average`: the same, averaged, as in the authors' later code; half the gradient, so the prior weighs double.
+    `average`: the same, averaged, as CARP and PIP-Net do; half the gradient, so the prior weighs double. (In CARP half
+    of the prior's mean carries no gradient either, which makes up for it.)
     """
     if targets == "joint":
         return assignment_consistency(log_p, log_q)

@@ -4,7 +4,7 @@ There the loss is H2(p) + lambda KL(p), with H2 the Renyi entropy of order 2 and
 and the encoder can reach it without looking at an image. Two values of lambda matter:
 
 - `STABLE` = 2. Around uniform the loss changes by K (lambda / 2 - 1) sum(eps^2): below 2, uniform is a maximum, and
-  any run slides into few prototypes.
+  any run slides into few prototypes; at 2 it is level there and falls further out, towards one heavy prototype.
 - `prior_threshold(K)`, above 2. Below it one heavy prototype with an even tail is lower than uniform. A run that
   starts flat does not find that basin, since a barrier lies before it; one that starts peaked does. For a little more
   lambda than that the basin is there still, higher than uniform: `weight_that_holds` says when it is gone.

@@ -41,6 +41,7 @@ def test_the_paper_preset_has_the_papers_values(name: str, prototypes: int, star
         end,
         100,
     )
+    assert method.prior_factor * start > 2  # which holds uniform use: on STL-10 with averaged targets
     assert (optim.name, optim.lr, optim.lr_end, optim.weight_decay, optim.schedule) == (
         "lars",
         0.6,

@@ -117,7 +117,7 @@ def examine_start(health: PrototypeHealth, prior_start: float | None, factor: fl
 
     `factor` is what lambda is multiplied with against the other term of the loss.
     """
-    if prior_start is None or factor * prior_start < STABLE:  # below 2 no start is held, which is said before
+    if prior_start is None or factor * prior_start <= STABLE:  # no start is held, which is said before
         return []
     needed = weight_that_holds(health.prototypes, health.heaviest)
     if factor * prior_start >= needed:
@@ -131,10 +131,11 @@ def examine_start(health: PrototypeHealth, prior_start: float | None, factor: fl
     return [Finding("peaked start", False, text, remedy)]
 
 
-def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int) -> list[Finding]:
+def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int, factor: float = 1.0) -> list[Finding]:
     """What is wrong with these figures, the worst first; nothing when they are sound.
 
     `prior_start` is that of CARL, None where no prior keeps the prototypes in use: the remedies are others then.
+    `factor` is what lambda is multiplied with against the other term of the loss.
     """
     count, ln_k = health.prototypes, math.log(health.prototypes)
     few = max(1, count // 20)
@@ -145,9 +146,8 @@ def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int
     else:
         spread_out = f"raise --prior-start (now {prior_start:g}) or lower the learning rate"
         narrow_down = f"raise --prior-end, spread the decay with --prior-epochs, or {fewer}"
-        sharpen = (
-            f"train longer, raise the learning rate, or lower --prior-start (now {prior_start:g}, but keep it above 2)"
-        )
+        kept = f"now {prior_start:g}, but keep it above {STABLE / factor:g}"
+        sharpen = f"train longer, raise the learning rate, or lower --prior-start ({kept})"
     findings = []
     same = health.information < 0.02 * ln_k  # an assignment says nothing of its image
     flat = same and health.mean_entropy > 0.9 * ln_k

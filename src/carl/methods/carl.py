@@ -90,11 +90,11 @@ class CARL(Method):
         if options.beyond_chance:  # where collapse gains nothing at any lambda
             return []
         least, lowest = (weight / options.prior_factor for weight in (STABLE, prior_threshold(options.prototypes)))
-        if options.prior_start >= least:
+        if options.prior_start > least:
             return []
         return [
-            f"warning: lambda starts at {options.prior_start:g}, and below {least:g} few prototypes are left in use: "
-            f"use --prior-start {least:g} or more (from "
+            f"warning: lambda starts at {options.prior_start:g}, and up to {least:g} few prototypes are left in use: "
+            f"use a --prior-start above {least:g} (from "
             f"{math.ceil(10 * lowest) / 10:.1f} on, equal use of {options.prototypes} is the lowest loss)"
         ]
 

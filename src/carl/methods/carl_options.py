@@ -23,7 +23,7 @@ class CarlOptions(MethodOptions):
     prior_start: float | None = Field(
         None,
         ge=0,
-        description="b of Eq. 8; below 2 the uniform start is not stable. Unset is the least with which "
+        description="b of Eq. 8; up to 2 the uniform start is not stable. Unset is the least with which "
         "equal use is the lowest of all constant assignments: 4.1 for 100, 8.5 for 1,000; with beyond_chance it is 1.",
     )
     prior_end: float | None = Field(
@@ -39,7 +39,7 @@ class CarlOptions(MethodOptions):
         "epoch", description="Whether lambda changes once an epoch (Eq. 8 counts epochs) or at each step."
     )
     prior_mean: PriorMean = Field("all", description="Mean of Eq. 6 over all views (CARP), or each view its own.")
-    targets: Targets = Field("joint", description="How gradients flow in Eq. 4; `average` is the authors' later code.")
+    targets: Targets = Field("joint", description="How gradients flow in Eq. 4. With `average` lambda weighs double.")
     views_together: bool = Field(
         True, description="Both views in one forward pass (SwAV, CARP); off, each has batch statistics of its own."
     )
@@ -116,7 +116,12 @@ def with_prior(options: CarlOptions, epochs: int) -> CarlOptions:
 def carl_presets(facts: DataFacts) -> dict[str, Layer]:
     """`paper`: the paper's for this data. `robust`: for less data and time. `shapes`: for the built-in data."""
     values = paper_values(facts)
-    method = {"prototypes": values.prototypes, "prior_start": values.prior_start, "prior_end": values.prior_end}
+    method = {
+        "prototypes": values.prototypes,
+        "prior_start": values.prior_start,
+        "prior_end": values.prior_end,
+        "targets": values.targets,
+    }
     return {
         "paper": {"method": method, "views": {"pipeline": "simclr"}},
         "robust": ROBUST_VALUES,

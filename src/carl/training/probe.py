@@ -79,12 +79,13 @@ class Probe:
         options = self.config.method
         # Relative to chance lambda is not what keeps the prototypes in use, so it is no remedy either.
         prior_start = None if getattr(options, "beyond_chance", False) else getattr(options, "prior_start", None)
+        factor = getattr(options, "prior_factor", 1.0)
         if health is not None and epochs_done == 0:
             # The prior of several parts holds each on its own, and what is seen here is their sum.
             judged = None if getattr(options, "parts", 1) > 1 else prior_start
-            findings = examine_start(health, judged, getattr(options, "prior_factor", 1.0))
+            findings = examine_start(health, judged, factor)
         elif health is not None:
-            findings = examine(health, prior_start, epochs_done)
+            findings = examine(health, prior_start, epochs_done, factor)
         else:
             findings = examine_spread(spread_found, epochs_done)
         features = self._features(method, split, rows)
