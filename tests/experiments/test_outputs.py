@@ -83,6 +83,7 @@ def test_latex_keeps_signs_that_mean_something_to_it():
 def test_the_caption_says_that_100_epochs_are_half_way_unless_they_are_not():
     plan, cells, _ = filled("linear", PAPER)
     assert "kept half-way of the runs of 200" in caption(plan, PAPER, cells)
+    assert "SwAV on DS ImageNet has two views" in caption(plan, PAPER, cells)
     own = replace(PAPER, own_runs=True)
     plan, cells, _ = filled("linear", own)
     assert "half-way" not in caption(plan, own, cells)

@@ -173,9 +173,11 @@ def preset_of(method: str, scale: Scale) -> Layer:
 def linear(scale: Scale) -> Plan:
     """Table 2: seven methods by linear evaluation."""
     build = Builder(scale)
-    both, note = scale.on_the_way, ""
+    both, notes = scale.on_the_way, []
     if both and not scale.own_runs:
-        note = "The columns of 100 epochs are of encoders kept half-way of the runs of 200."
+        notes.append("The columns of 100 epochs are of encoders kept half-way of the runs of 200.")
+    if "imagenet64" in scale.data:
+        notes.append("SwAV on DS ImageNet has two views of full size, as all methods, and not its repository's eight.")
     for data in scale.data:
         title = TITLES[data]
         for method in METHODS:
@@ -190,7 +192,7 @@ def linear(scale: Scale) -> Plan:
             build.fill_linear(method, title, 200, jobs, papers_setting(data, method))
         if scale.name != "paper":
             build.fill_linear("random weights", title, 200, build.add_random(data, scale.linear_measures()))
-    return build.plan("linear", "Linear evaluation", "Table 2, section 5", note)
+    return build.plan("linear", "Linear evaluation", "Table 2, section 5", " ".join(notes))
 
 
 def transfer(scale: Scale) -> Plan:
