@@ -30,7 +30,8 @@ def invented(job: Job, value: float = 40.0, **changes: Any) -> dict[str, Any]:
     outcome |= {"made": "2026-11-16", "machine": MACHINE}
     if job.trains:
         config = resolved(job)
-        last = {"images": 1000, "used": 80, "information": 2.0}
+        with_prototypes = config.method.name in ("carl", "swav", "pcl")
+        last = {"images": 1000, **({"used": 80, "information": 2.0} if with_prototypes else {})}
         probes = [{"epoch": epoch, "knn": 20.0 + epoch, **last} for epoch in range(1, config.train.epochs + 1)]
         outcome |= {
             "config": json.loads(config.model_dump_json(exclude_none=True)),

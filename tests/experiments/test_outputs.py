@@ -165,6 +165,11 @@ def test_the_health_table_names_the_epoch_of_a_collapse():
     assert wanted in health_table(plan_of("prior", CPU), {job.name: run})
 
 
+def test_the_health_table_counts_the_clusters_of_pcl():
+    plan, _, outcomes = filled("claims", CPU)
+    assert " 80 of 50 " in line(health_table(plan, outcomes), "cifar10/pcl/20-epochs/seed-0")
+
+
 def drawn(name: str, scale: Scale, cells=None):
     plan, found, outcomes = filled(name, scale)
     panels = {"prior": figures._prior, "prototypes": figures._prototypes, "claims": figures._claims}

@@ -133,7 +133,7 @@ def _listed(settings: Sequence[Setting], name: str) -> str:
 
 
 def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
-    """What became of the prototypes of every CARL run, and when it collapsed, if it did; the first of its cells too."""
+    """What became of the prototypes of every run that has any, and when it collapsed, if it did; its first cell too."""
     lines = [
         "| run | in the table | the paper's / ours | verdict | collapsed at epoch | prototypes used "
         "| information (nats) | kNN probe |",
@@ -144,7 +144,8 @@ def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
         if not probes or "used" not in probes[-1]:
             continue
         last = probes[-1]
-        count = outcome["config"]["method"].get("prototypes", "?")
+        options = outcome["config"]["method"]
+        count = options["prototypes"] if "prototypes" in options else options["clusters"][0]  # PCL: the first is probed
         when = outcome["collapsed_at"]
         cell = next(filled for filled in fill(plan, {name: outcome}) if name in filled.cell.jobs)
         ours = "" if cell.mean is None else f"*{cell.mean:.2f}*"  # one seed: never the paper's
