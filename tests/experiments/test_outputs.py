@@ -236,3 +236,9 @@ def test_all_files_are_written_and_a_figure_only_where_there_is_something_to_sho
         ".md", ".tex", ".csv", ".png", ".svg",
     ]  # fmt: skip
     assert [path.suffix for path in write_all(plan, SMOKE, {}, tmp_path / "none")] == [".md", ".tex", ".csv"]
+
+
+def test_the_same_outcomes_give_the_same_files(tmp_path):
+    plan, _, outcomes = filled("prior", CPU)
+    first, second = (write_all(plan, CPU, outcomes, tmp_path / name) for name in ("a", "b"))
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]

@@ -43,7 +43,9 @@ def draw(
     for kind in ("png", "svg"):
         written.append(folder / f"{plan.name}.{kind}")
         with files.atomic_writer(written[-1]) as file:
-            figure.savefig(file, format=kind, dpi=120)
+            # The same figures give the same file: no date, no random names.
+            with matplotlib.rc_context({"svg.hashsalt": plan.name}):
+                figure.savefig(file, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     pyplot.close(figure)
     return written
 
