@@ -42,10 +42,9 @@ def draw(
     written = []
     for kind in ("png", "svg"):
         written.append(folder / f"{plan.name}.{kind}")
-        with files.atomic_writer(written[-1]) as file:
-            # The same figures give the same file: no date, no random names.
-            with matplotlib.rc_context({"svg.hashsalt": plan.name}):
-                figure.savefig(file, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
+        # The same figures give the same file: no date, no random names.
+        with files.atomic_writer(written[-1]) as file, matplotlib.rc_context({"svg.hashsalt": plan.name}):
+            figure.savefig(file, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
     pyplot.close(figure)
     return written
 
