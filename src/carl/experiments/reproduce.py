@@ -89,7 +89,7 @@ def check_folders(data_root: Path | None, out: Path | None) -> None:
 
 
 def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: Callable[[str], None]) -> None:
-    """Open each data set, or download it, before the first run; at the paper's scale refuse a part of one.
+    """Open each data set, or download it, before the first run; at the paper's scale look at files alone, for a part.
 
     What some runs cannot have is said, and these will fail; what no run can have is an error at once.
     """
@@ -97,6 +97,8 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: C
     missing: dict[str, UserError] = {}
     for name in sorted({name for names in needed.values() for name in names}):
         data = located(name, data_root)
+        if scale.name == "paper" and data["source"] == name:
+            continue  # whole, and not to be downloaded before the cost is known
         try:
             images = load_data(resolve([{"data": data}], find_method("carl").Options)).training_images
         except UserError as error:
