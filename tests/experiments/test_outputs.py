@@ -230,6 +230,17 @@ def test_prototypes_are_drawn_on_a_logarithmic_axis_and_nothing_empty_is_drawn()
     assert len(drawn("prototypes", CPU, nothing)) == 1  # the paper's
 
 
+def test_a_collapse_is_marked_among_the_prototypes_and_rows_are_named_once():
+    plan, cells, outcomes = filled("prototypes", CPU)
+    outcomes["cifar100/carl/k-1000/20-epochs/seed-0"] |= {"collapsed_at": 3.0}
+    axis = Figure().add_subplot()
+    figures._prototypes(plan, CPU, cells, outcomes)[1](axis)
+    (mark,) = (curve for curve in axis.lines if curve.get_marker() == "x")
+    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([1000], [40.0])
+    names = [text.get_text() for text in axis.get_legend().get_texts()]
+    assert names == ["CIFAR-10", "CIFAR-100", "CIFAR-10, averaged targets", "collapsed"]
+
+
 def test_all_files_are_written_and_a_figure_only_where_there_is_something_to_show(tmp_path):
     plan, _, outcomes = filled("claims", SMOKE)
     assert [path.suffix for path in write_all(plan, SMOKE, outcomes, tmp_path)] == [

@@ -163,11 +163,11 @@ def test_one_name_is_never_two_runs():
         joined(job, other)
 
 
-def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_38():
+def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_39():
     jobs = distinct_jobs(find_plans("all", CPU))
     names = {job.name for job in jobs}
     trained = [job.name for job in jobs if job.trains]
-    assert len(trained) <= 38
+    assert len(trained) <= 39
     for method in ("carl", "simclr"):
         assert {f"cifar10/{method}/20-epochs/seed-{seed}" for seed in range(3)} <= names
     assert sum("/random/" in name for name in names) == 3
@@ -175,7 +175,7 @@ def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_38():
     variants = [name for name in trained if len(name.split("/")) == 5]
     assert all(name.endswith("seed-0") for name in variants)
     assert sum("/lambda-" in name for name in variants) == 5 + 3
-    assert sum("/k-" in name for name in variants) == 2 * 3
+    assert sum("/k-" in name for name in variants) == 2 * 3 + 1
     assert sum("/batch-" in name for name in variants) == 2 * 3
 
 

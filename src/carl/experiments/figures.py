@@ -214,6 +214,10 @@ def _prototypes(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Map
             for f in own:
                 if f.deviation is not None:
                     axis.errorbar(int(f.cell.column), f.mean, yerr=f.deviation, color=colours[row], capsize=3)
+        lost = [f for f in cells if f.mean is not None and _lost(f, outcomes)]
+        if lost:
+            counts, means = [int(f.cell.column) for f in lost], [f.mean for f in lost]
+            axis.plot(counts, means, "kx", markersize=10, label="collapsed")
         first = next(f.settings[0] for f in cells if f.settings)
         finish(axis, f"ours, {scale.name} scale: {first.protocol}, {first.epochs} epochs, {first.images:,} images")
 
@@ -221,10 +225,15 @@ def _prototypes(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Map
     return shown + ([ours] if any(f.mean is not None for f in cells) else [])
 
 
+def _lost(cell: Filled, outcomes: Mapping[str, Outcome]) -> bool:
+    """Whether a seed of it collapsed for good."""
+    return any(outcomes.get(name, {}).get("collapsed_at") is not None for name in cell.cell.jobs)
+
+
 def _of_what(row: str, cells: Sequence[Filled]) -> str:
     """The row's title, and the data that ours is of where it is another."""
     data = {TITLES.get(s.data, s.data) for f in cells for s in f.settings}
-    return row if data <= {row} else f"{row} (ours: {', '.join(sorted(data))})"
+    return row if data <= {row.split(",")[0]} else f"{row} (ours: {', '.join(sorted(data))})"
 
 
 def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:

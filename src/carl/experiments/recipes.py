@@ -255,13 +255,18 @@ def prior(scale: Scale) -> Plan:
 def prototypes(scale: Scale) -> Plan:
     """Figure 3: number of prototypes; lambda from 4 to 1.5 over the first 100 of 150 epochs."""
     build = Builder(scale)
+    counts = scale.grid("prototypes", (10, 100, 500, 1000, 2000, 3000, 5000, 10_000))
     for data in ("cifar10", "cifar100") if scale.name != "smoke" else ("cifar10",):
-        for count in scale.grid("prototypes", (10, 100, 500, 1000, 2000, 3000, 5000, 10_000)):
+        for count in counts:
             jobs = build.add(
                 data, "carl", f"k-{count}", _ablation(scale, count), scale.epochs[150], scale.linear_measures()
             )
             setting = papers_setting(data, "carl", 150, prototypes=count)
             build.fill(TITLES[data], str(count), jobs, scale.linear[0], setting)
+    if scale.averaged:  # does the other reading of Eq. 4 hold the most prototypes?
+        layer = merge([_ablation(scale, most := max(counts)), {"method": {"targets": "average"}}])
+        jobs = build.add("cifar10", "carl", f"k-{most}-average", layer, scale.epochs[150], scale.linear_measures())
+        build.fill(f"{TITLES['cifar10']}, averaged targets", str(most), jobs, scale.linear[0])
     return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", chart="Prototypes")
 
 
