@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from carl import files
 from carl.experiments import cost
 from carl.experiments.cost import Pace, estimate, measured_pace, passes
-from carl.experiments.jobs import Measure
+from carl.experiments.jobs import Measure, outcome_file
 from carl.experiments.recipes import distinct_jobs, find_plans
 from carl.experiments.scales import CPU, PAPER, SMOKE
+from carl.runs import RunDirectory
+from tests.experiments.outcomes import invented
 
 
 @pytest.fixture
@@ -24,23 +29,44 @@ def paces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return timed
 
 
-def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces):
+def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces, tmp_path):
     jobs = distinct_jobs(find_plans("linear", CPU))
-    found = estimate(jobs)
+    found = estimate(jobs, tmp_path)
     assert len(paces) == 7  # methods; seeds and random weights are no kinds
     slow = sum(job.cost for job in jobs if job.trains and "/supervised/" not in job.name) * 0.01
     assert sum(found.training.values()) >= slow + 10_000 * 20 * 0.001
     assert min(found.evaluation.values()) > 0
-    assert set(found.by_job) == {job.name for job in jobs}
+    assert set(found.whole) == {job.name for job in jobs}
     assert found.seconds == pytest.approx(sum(found.training.values()) + sum(found.evaluation.values()))
 
 
-def test_sizes_and_batches_are_kinds_of_their_own(paces):
-    estimate(distinct_jobs(find_plans("batch-size", PAPER)))
+def test_sizes_and_batches_are_kinds_of_their_own(paces, tmp_path):
+    estimate(distinct_jobs(find_plans("batch-size", PAPER)), tmp_path)
     assert len(paces) == 5
     paces.clear()
-    estimate(distinct_jobs(find_plans("linear", PAPER)))
+    estimate(distinct_jobs(find_plans("linear", PAPER)), tmp_path)
     assert len(paces) == 7 * 3  # 32, 96 and 64 px
+
+
+def test_what_is_done_of_a_run_is_not_counted_again(paces, tmp_path):
+    job = find_plans("prior", CPU)[0].jobs[0]
+    whole = estimate([job], tmp_path)
+    assert whole.seconds == whole.whole[job.name] > 2000
+    run = RunDirectory(tmp_path / job.name)
+    run.path.mkdir(parents=True)
+    records = [{"kind": "probe", "epoch": 16}, {"kind": "step", "epoch": 14.5}, {"kind": "step", "epoch": 15.0}]
+    run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    run.checkpoint_file.touch()
+    cut_off = estimate([job], tmp_path)
+    assert cut_off.training[job.name] == pytest.approx(0.25 * whole.training[job.name])
+    assert (cut_off.evaluation, cut_off.whole) == (whole.evaluation, whole.whole)
+    run.encoder_file.touch()
+    found = invented(job)
+    del found["measures"]["knn"]
+    files.write_json(outcome_file(tmp_path, job), found)
+    to_measure = estimate([job], tmp_path)
+    assert to_measure.training[job.name] == 0
+    assert to_measure.seconds == pytest.approx(0.0001 * passes(job, Measure("knn")))
 
 
 def test_evaluation_counts_its_epochs():
@@ -51,9 +77,9 @@ def test_evaluation_counts_its_epochs():
     assert passes(job, Measure("semi", fraction=0.1)) == 50 * 3 * 5_000 + 10_000
 
 
-def test_untrained_encoders_alone_have_a_cost_and_no_speed():
+def test_untrained_encoders_alone_have_a_cost_and_no_speed(tmp_path):
     jobs = [job for job in distinct_jobs(find_plans("linear", CPU)) if not job.trains]
-    found = estimate(jobs)
+    found = estimate(jobs, tmp_path)
     assert found.seconds > 0
     assert "images/s" not in found.in_words()
 
@@ -67,4 +93,6 @@ def test_a_pace_is_measured_with_the_jobs_own_method(method):
 
 def test_a_slow_machine_is_not_said_to_stand_still():
     kind = cost.Kind("carl", 96, 256)
-    assert "carl 96 px 0.25 images/s" in cost.Estimate({"job": 1.0}, {"job": 1.0}, {kind: Pace(4.0, 1.0)}).in_words()
+    assert (
+        "carl 96 px 0.25 images/s" in cost.Estimate({"job": 1.0}, {"job": 1.0}, {kind: Pace(4.0, 1.0)}, {}).in_words()
+    )

@@ -15,7 +15,7 @@ from carl.data.images import Dataset
 from carl.errors import UserError
 from carl.experiments import jobs, places, reproduce
 from carl.experiments.recipes import distinct_jobs, find_plans
-from carl.experiments.scales import CPU
+from carl.experiments.scales import CPU, SMOKE
 from tests.conftest import Run
 from tests.experiments.outcomes import invented
 
@@ -65,6 +65,26 @@ def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(ca
     assert "lambda-2-2" in ended.stdout
     assert "lambda-1-1" not in ended.stdout
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_part_without_runs_says_so(carl: Run):
+    ended = carl("reproduce", "prior", "--status", "--shard", "9/9")
+    assert ended.stdout == "--shard 9/9 has no run, for there are 8 in all\n"
+
+
+def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch, tmp_path):
+    (plan,) = find_plans("claims", SMOKE)
+    job = plan.jobs[0]
+
+    def stopped(*_: object) -> None:
+        files.write_json(jobs.outcome_file(tmp_path / "runs/smoke", job), invented(job, 43.21))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "run_jobs", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce.reproduce("claims", "smoke", None, tmp_path, None, False, False, False, False, print)
+    assert jobs.kept_file(tmp_path / "smoke", job.name).is_file()
+    assert "43.21" in (tmp_path / "smoke/claims.md").read_text()
 
 
 def test_the_status_needs_no_data(carl: Run, tmp_path):

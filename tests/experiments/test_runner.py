@@ -75,12 +75,9 @@ def test_kept_outcomes_count_where_nothing_is_of_the_job_yet(small_data, tmp_pat
     kept, elsewhere = tmp_path / "results", tmp_path / "elsewhere"
     done, failed, other = (tiny(name, small_data) for name in ("a/done", "failed", "other"))
     for job, found in (
-        (done, {"name": "a/done", "state": "done", "layer": done.layer, "measures": {"knn": {"centre": 1.0}}}),
+        (done, invented(done)),
         (failed, runner.failure(failed, "no disk")),
-        (
-            other,
-            {"name": "other", "state": "done", "layer": tiny("x", small_data, prototypes=11).layer, "measures": {}},
-        ),
+        (other, invented(tiny("other", small_data, prototypes=11))),
     ):
         files.write_json(jobs.kept_file(kept, job.name), found)
     assert jobs.adopt([done, failed, other], kept, elsewhere) == 1
@@ -91,7 +88,7 @@ def test_kept_outcomes_count_where_nothing_is_of_the_job_yet(small_data, tmp_pat
 
 def test_a_failure_never_replaces_what_is_kept_and_does_not_keep_it_from_being_used(small_data, tmp_path):
     job = tiny("job", small_data)
-    done = {"name": "job", "state": "done", "layer": job.layer, "measures": {}}
+    done = invented(job)
     jobs.keep(job, done, tmp_path / "results")
     jobs.keep(job, runner.failure(job, "no disk"), tmp_path / "results")
     files.write_json(jobs.outcome_file(tmp_path / "runs", job), runner.failure(job, "no disk"))
@@ -127,6 +124,37 @@ def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(smal
     assert outcome is not None
     assert len({measure["encoder_hash"] for measure in outcome["measures"].values()}) == 1
     assert outcome["measures"]["knn"]["encoder_hash"] != "of weights that are gone"
+
+
+def test_an_outcome_without_its_weights_stays_until_there_is_a_new_one(small_data, tmp_path, monkeypatch):
+    job = tiny("job", small_data)
+    files.write_json(jobs.outcome_file(tmp_path, job), invented(job, 41.0))
+    more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
+    with monkeypatch.context() as patched:
+        patched.setattr(jobs, "pretrain", lambda *_: 1 / 0)
+        assert run_jobs([more], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, more)
+    assert found is not None
+    assert found["measures"]["knn"]["accuracy"]["trained"] == {"20": 41.0}
+    run_jobs([more], tmp_path, lambda line: None, own_process=False)
+    found = read_outcome(tmp_path, more)
+    assert found is not None
+    assert found["measures"]["knn"]["accuracy"]["trained"]["20"] != 41.0
+
+
+def test_an_outcome_of_what_a_preset_was_before_does_not_count(small_data, tmp_path):
+    job = tiny("job", small_data)
+    found = invented(job)
+    files.write_json(jobs.outcome_file(tmp_path, job), found)
+    assert state(tmp_path, job) == "done"
+    for section, key, value in (("optim", "lr", 9.9), ("method", "targets", "average"), ("method", "gone", 1)):
+        other = {**found, "config": {**found["config"], section: {**found["config"][section], key: value}}}
+        files.write_json(jobs.outcome_file(tmp_path, job), other)
+        assert state(tmp_path, job) == "waiting", key
+    del found["config"]["method"]["targets"]  # a value that came later, with what was always done as its default
+    found["config"]["train"]["device"] = "cuda:7"
+    files.write_json(jobs.outcome_file(tmp_path, job), found)
+    assert state(tmp_path, job) == "done"
 
 
 def test_a_job_in_its_own_process_reports_its_error(small_data, tmp_path):
@@ -305,6 +333,26 @@ def test_the_time_left_is_what_is_expected_corrected_by_what_was(tmp_path):
     assert time_left(together, [small, large], tmp_path, expected) == pytest.approx(2 * 1100)
 
 
+DAMAGES = {
+    "machine": None,
+    "made": 5,
+    "images": "many",
+    "config": {"method": 5},
+    "layer": {"data": 5},
+    "measures": {"knn": None},
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_an_outcome_with_a_damaged_part_is_none(name, small_data, tmp_path):
+    job = tiny("job", small_data)
+    files.write_json(jobs.outcome_file(tmp_path, job), invented(job) | {name: DAMAGES[name]})
+    assert state(tmp_path, job) == "waiting"
+    lacking = {key: value for key, value in invented(job).items() if key != name}
+    files.write_json(jobs.outcome_file(tmp_path, job), lacking)
+    assert state(tmp_path, job) == "waiting"
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"state": "done"}', '{"state": "done", "layer": null, "measures": {}}', '{"layer": {}}']
 )
@@ -320,14 +368,15 @@ def test_a_damaged_outcome_is_none(text, tmp_path):
 
 
 def test_two_processes_are_never_at_one_job(small_data, tmp_path):
-    """The second touches nothing of the first's, and leaves no failure."""
-    job = tiny("job", small_data)
+    """The second touches nothing of the first's, goes on with the rest, and this is no failure."""
+    job, said = tiny("job", small_data), []
     with jobs.only_one_at(job, tmp_path) as alone:
         assert alone
         before = sorted(tmp_path.rglob("*"))
-        failed = run_jobs([job], tmp_path, lambda line: None, own_process=False)
-        assert "in use by another process" in failed["job"]
-        assert sorted(tmp_path.rglob("*")) == before
+        for own_process in (False, True):
+            assert run_jobs([job], tmp_path, said.append, own_process) == {}
+            assert "left to that one" in said[-1]
+            assert [path for path in sorted(tmp_path.rglob("*")) if "logs" not in path.parts] == before
     assert run_jobs([job], tmp_path, lambda line: None, own_process=False) == {}
     assert state(tmp_path, job) == "done"
 

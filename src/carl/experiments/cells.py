@@ -40,7 +40,7 @@ class Filled:
 
     @property
     def as_in_the_paper(self) -> bool:
-        """Whether data, images, epochs, batch, K, protocol and seeds are those of the paper's number."""
+        """Whether data, images, epochs, batch, K, loss, protocol and seeds are those of the paper's number."""
         return self.settings == (self.cell.setting,)
 
     def ours(self) -> str:
@@ -141,6 +141,7 @@ def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
         epochs=(measure.get("pretraining_epochs") or config["train"]["epochs"]) if config else 0,
         batch_size=config["train"]["batch_size"] if config else 0,
         prototypes=config["method"].get("prototypes") if config else None,
+        targets=config["method"].get("targets") if config else None,
         judged_on=measure.get("data", ""),
         protocol=in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
         seeds=seeds,
@@ -153,6 +154,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "epochs": lambda value: f"{value} epochs",
     "batch_size": lambda value: f"batch {value}",
     "prototypes": lambda value: f"K = {value}",
+    "targets": lambda value: "averaged targets" if value == "average" else "Eq. 4 as written",
     "judged_on": lambda value: f"judged on {TITLES.get(value, value)}",
     "protocol": str,
 }
@@ -172,13 +174,16 @@ def differences(filled: Filled) -> dict[str, tuple[str, str]]:
     return found
 
 
-def ours_in_words(column: str, cells: Sequence[Filled], names: Sequence[str]) -> list[str]:
+TITLED = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the loss is a row's
+
+
+def ours_in_words(column: str, cells: Sequence[Filled], names: Sequence[str] = TITLED) -> list[str]:
     """What our numbers in a column are of, by the values `names`: those that differ, or all if the paper has none."""
     own = [f for f in cells if f.cell.column == column]
     alone = all(f.paper is None and f.cell.figure not in COSTS for f in own)
     texts: dict[str, None] = {}
     for name in names:
         texts |= dict.fromkeys(found[name][1] for f in own if name in (found := differences(f)))
-        if alone and name in ("data", "epochs", "protocol"):
+        if alone and name in ("data", "images", "epochs", "protocol"):
             texts |= dict.fromkeys(WORDS[name](getattr(s, name)) for f in own for s in f.settings if s.epochs)
     return [text for text in texts if text not in column]

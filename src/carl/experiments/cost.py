@@ -5,17 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+from carl import files
 from carl.assembly import build_method, pick_device
 from carl.data.batches import Batch
 from carl.evaluation.protocols import PROTOCOLS
-from carl.experiments.jobs import Job, Measure
+from carl.experiments.jobs import Job, Measure, is_measured, read_outcome
 from carl.experiments.listing import assumed_facts, assumed_views, resolved
 from carl.experiments.scales import LABELLED
 from carl.methods.pcl import PclOptions
 from carl.optim import build_optimizer
+from carl.runs import RunDirectory
 from carl.training.console import duration
 
 TEST_IMAGES = 10_000  # of CIFAR; STL-10 has 8,000, ImageNet 50,000
@@ -42,17 +45,14 @@ class Pace:
 
 @dataclass(frozen=True)
 class Estimate:
-    training: dict[str, float]  # seconds by job
+    training: dict[str, float]  # seconds by job, of what is left of it
     evaluation: dict[str, float]
     paces: dict[Kind, Pace]
-
-    @property
-    def by_job(self) -> dict[str, float]:
-        return {name: self.training.get(name, 0.0) + seconds for name, seconds in self.evaluation.items()}
+    whole: dict[str, float]  # seconds by job, had nothing of it been done
 
     @property
     def seconds(self) -> float:
-        return sum(self.by_job.values())
+        return sum(self.training.values()) + sum(self.evaluation.values())
 
     def in_words(self) -> str:
         kinds = (f"{k.method} {k.image_size} px {1 / p.train:.3g} images/s" for k, p in self.paces.items())
@@ -62,18 +62,37 @@ class Estimate:
         return f"about {duration(self.seconds)} ({parts}){measured}"
 
 
-def estimate(jobs: Sequence[Job]) -> Estimate:
-    """Time for all jobs. PCL's clustering comes on top as multiplications; loading data and probes are left out."""
+def estimate(jobs: Sequence[Job], root: Path) -> Estimate:
+    """Time for all jobs, whose runs are in `root` as far as they went.
+
+    PCL's clustering comes on top as multiplications; loading data and probes are left out.
+    """
     kinds = {job.name: kind_of(job) for job in jobs if job.trains}
     firsts = {kind: job for job in reversed(jobs) if (kind := kinds.get(job.name)) is not None}
     paces = {kind: measured_pace(job) for kind, job in firsts.items()}
     slowest = max((pace.forward for pace in paces.values()), default=0.001)  # for untrained encoders alone: a guess
-    training = {job.name: paces[kinds[job.name]].train * job.cost + clustering(job) for job in jobs if job.trains}
-    evaluation = {}
+    training, evaluation, whole = {}, {}, {}
     for job in jobs:
+        left = part_left(job, root)
         forward = paces[kinds[job.name]].forward if job.trains else slowest
-        evaluation[job.name] = sum(forward * passes(job, measure) for measure in job.measures)
-    return Estimate(training, evaluation, paces)
+        train = paces[kinds[job.name]].train * job.cost + clustering(job) if job.trains else 0.0
+        measures = {measure: forward * passes(job, measure) for measure in job.measures}
+        known = read_outcome(root, job) if left == 0 else None
+        training[job.name] = left * train
+        evaluation[job.name] = sum(seconds for m, seconds in measures.items() if not is_measured(known, m))
+        whole[job.name] = train + sum(measures.values())
+    return Estimate(training, evaluation, paces, whole)
+
+
+def part_left(job: Job, root: Path) -> float:
+    """Of the job's training: 1 before it, 0 after it."""
+    run = RunDirectory(root / job.name)
+    if not job.trains or run.encoder_file.is_file():
+        return 0.0
+    if not run.checkpoint_file.is_file():
+        return 1.0
+    epochs = [record["epoch"] for record in files.read_json_lines(run.metrics_file) if record["kind"] == "step"]
+    return max(0.0, 1 - max(epochs, default=0.0) / resolved(job).train.epochs)
 
 
 def kind_of(job: Job) -> Kind:

@@ -10,7 +10,7 @@ from typing import Any
 from carl import files
 from carl.experiments.cells import Filled, ours_in_words, paper_numbers
 from carl.experiments.jobs import Outcome
-from carl.experiments.recipes import COSTS, SPEED, Plan
+from carl.experiments.recipes import COSTS, MEMORY, SPEED, Plan
 from carl.experiments.scales import TITLES, Scale
 
 ACCURACY = "top-1 accuracy (%)"
@@ -26,6 +26,8 @@ def draw(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    if all(f.mean is None for f in cells):
+        return []
     drawers = {"prior": _prior, "prototypes": _prototypes, "claims": _claims}
     panels = drawers.get(plan.name, _table)(plan, scale, cells, outcomes)
     if not panels:
@@ -237,7 +239,7 @@ def _of_what(row: str, cells: Sequence[Filled]) -> str:
 
 
 def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
-    """Two panels of bars, a row each: accuracy, and speed. The paper has no numbers for either."""
+    """Panels of bars, a row each: accuracy, speed and memory. The paper has no numbers for them."""
 
     def bars(own: Sequence[Filled], label: str) -> Any:
         def panel(axis: Panel) -> None:
@@ -249,8 +251,10 @@ def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping
 
         return panel
 
-    accuracy = [f for f in _of_accuracy(cells) if f.mean is not None]
-    speed = [f for f in cells if f.cell.figure == SPEED and f.mean is not None]
-    return ([bars(accuracy, ACCURACY)] if accuracy else []) + (
-        [bars(speed, "images/s of training, clustering included")] if speed else []
-    )
+    measured = [f for f in cells if f.mean is not None]
+    panels = {
+        ACCURACY: _of_accuracy(measured),
+        "images/s of training, clustering included": [f for f in measured if f.cell.figure == SPEED],
+        "peak memory (MB)": [f for f in measured if f.cell.figure == MEMORY],
+    }
+    return [bars(own, label) for label, own in panels.items() if own]

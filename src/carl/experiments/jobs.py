@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,11 @@ from carl.evaluation.evaluate import evaluate, machine
 from carl.evaluation.health import TOO_EARLY
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.experiments.places import located, located_section
+from carl.methods import DataFacts
 from carl.runs import JOB_LOCK, RunDirectory
-from carl.scores import centre_of
+from carl.scores import centre_of, file_hash
 from carl.training.commands import pretrain
-from carl.training.pretrain import FREE_ON_RESUME
+from carl.training.pretrain import FREE_ON_RESUME, completed
 
 Outcome = dict[str, Any]
 
@@ -77,7 +79,7 @@ class Job:
 
 
 def identity(layer: Layer) -> Layer:
-    """The values that have a say in the weights: two layers with the same are the same run."""
+    """The values that have a say in the weights: two layers with the same, and the same presets, are the same run."""
     plain: Layer = json.loads(json.dumps(layer))
     found = {
         section: {
@@ -100,18 +102,45 @@ def stored_outcome(root: Path, job: Job) -> Outcome | None:
 
 
 def _read(path: Path) -> Outcome | None:
+    """An outcome, None where there is none or its file is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
-    whole = isinstance(found, dict) and "state" in found
-    return found if whole and all(isinstance(found.get(part), dict) for part in ("layer", "measures")) else None
+    return found if isinstance(found, dict) and _is_whole(found) else None
+
+
+def _is_whole(found: Outcome) -> bool:
+    """Whether what the tables read is there, and of its kind."""
+    kinds: dict[str, type] = {"state": str, "layer": dict, "measures": dict}
+    if found.get("state") == "done":
+        kinds |= {"machine": dict, "made": str}
+        if "config" in found:
+            kinds |= {"config": dict, "data": str, "images": int, "classes": int}
+    if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        return False
+    sections = [part for name in ("layer", "measures", "config") for part in found.get(name, {}).values()]
+    return all(isinstance(section, dict) for section in sections)
 
 
 def read_outcome(root: Path, job: Job) -> Outcome | None:
     """What a job gave so far, None before it has run; an outcome of other values does not count."""
     found = stored_outcome(root, job)
-    return found if found is not None and identity(found["layer"]) == job.identity else None
+    return found if found is not None and is_of(found, job) else None
+
+
+def is_of(outcome: Outcome, job: Job) -> bool:
+    """Whether the outcome is of the job: of what it asks for, and of what its preset has now for such data."""
+    if identity(outcome["layer"]) != job.identity:
+        return False
+    if outcome["state"] != "done" or not job.trains:
+        return True
+    if (config := outcome.get("config")) is None:
+        return False
+    facts = DataFacts(outcome["data"], outcome["images"], 3, config["data"].get("image_size", 0), outcome["classes"])
+    now = identity(json.loads(completed(job.layer, facts).model_dump_json(exclude_none=True)))
+    trained = {section: values for section, values in identity(config).items() if section != "data"}
+    return all(now.get(s, {}).get(key) == value for s, values in trained.items() for key, value in values.items())
 
 
 def kept_file(results: Path, name: str) -> Path:
@@ -140,9 +169,7 @@ def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
 def kept_outcome(results: Path, job: Job) -> Outcome | None:
     """A finished outcome of the job, kept beside the tables."""
     found = _read(kept_file(results, job.name))
-    if found is None or found["state"] != "done" or identity(found["layer"]) != job.identity:
-        return None
-    return found
+    return found if found is not None and found["state"] == "done" and is_of(found, job) else None
 
 
 def keep(job: Job, outcome: Outcome, results: Path) -> None:
@@ -170,24 +197,27 @@ def only_one_at(job: Job, root: Path) -> Iterator[bool]:
         yield held
 
 
+class InUseError(UserError):
+    """Another process is at the job."""
+
+
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
     """Train (or go on), measure what is not measured yet, and write the outcome."""
     with only_one_at(job, root) as alone:
         if not alone:
-            raise UserError(f"{root / job.name} is in use by another process; wait until that has ended")
+            raise InUseError(f"{root / job.name} is in use by another process; wait until that has ended")
         return _run(job, root, data_root)
 
 
 def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
     start, folder = time.monotonic(), root / job.name
-    known = read_outcome(root, job)
-    if job.trains and not RunDirectory(folder).encoder_file.is_file():
-        known = None  # an outcome without its weights: those trained now are others
-        outcome_file(root, job).unlink(missing_ok=True)  # and if this is cut off, the next attempt must not take it
     if job.trains:
         layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
         _reopen(folder, job, layer)
         pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
+    known = read_outcome(root, job)
+    if known is not None and job.trains and not _is_of_these_weights(known, folder):
+        known = None  # of a run that is elsewhere, or gone
     now = {"machine": machine(pick_device("auto")), "made": time.strftime("%Y-%m-%d")}
     known = known or {"measures": {}}
     measures = dict(known["measures"])
@@ -205,6 +235,11 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
     }
     files.write_json(outcome_file(root, job), outcome)
     return outcome
+
+
+def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
+    encoders = [RunDirectory(folder).encoder_file, *(folder / "encoders").glob("*.safetensors")]
+    return {m.get("encoder_hash") for m in outcome["measures"].values()} <= {file_hash(path) for path in encoders}
 
 
 def _reopen(folder: Path, job: Job, layer: Layer) -> None:
@@ -280,8 +315,18 @@ def training_figures(folder: Path) -> Outcome:
         "train_seconds": round(ends[-1]["seconds"], 1) if ends else None,
         "verdict": probes[-1].get("verdict") if probes else None,
         "collapsed_at": collapsed_at(probes),
+        "losses": losses(records),
         "probes": [_short(probe) for probe in probes],
     }
+
+
+def losses(records: Sequence[Outcome]) -> list[float]:
+    """Of each epoch: the mean over the steps that were logged in it."""
+    found: dict[int, list[float]] = {}
+    for record in records:
+        if record["kind"] == "step" and record.get("loss") is not None:
+            found.setdefault(math.ceil(record["epoch"]), []).append(record["loss"])
+    return [round(statistics.fmean(values), 4) for _, values in sorted(found.items())]
 
 
 def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], batch_size: int) -> float | None:

@@ -22,6 +22,7 @@ from carl.methods import DataFacts, find_method
 from carl.methods.byol import ByolOptions
 from carl.methods.paper import PAPER_VALUES
 from carl.optim import peak_rate
+from carl.training.pretrain import completed
 
 SIZES = {"cifar10": 32, "cifar100": 32, "stl10": 96, "imagenet64": 64, "shapes": 32}  # sides of the images
 CLASSES = {"cifar10": 10, "cifar100": 100, "stl10": 10, "imagenet64": 1000, "shapes": 10}
@@ -40,10 +41,7 @@ def assumed_facts(job: Job) -> DataFacts:
 
 def resolved(job: Job) -> Config:
     """The job's whole configuration, by the facts of the paper's data sets."""
-    method, facts = find_method(str(job.layer["method"]["name"])), assumed_facts(job)
-    preset = method.preset(str(job.layer["method"].get("preset", "paper")), facts)
-    size = {"data": {"image_size": facts.image_size}}
-    return method.completed(resolve([size, preset, job.layer], method.Options))
+    return completed(job.layer, assumed_facts(job))
 
 
 def assumed_views(config: Config) -> Views:
@@ -188,8 +186,11 @@ def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
         known, request = PROTOCOLS[protocol], Request(protocol, fraction, 1, epochs)
         lines.append(f"  {in_words(protocol, epochs or known.epochs, fraction)}: {known.kind}")
         values = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in known.values(request).items()}
+        if "  milestones" in values:
+            values["  milestones"] += " of the epochs, the rate divided by 10 at each"
         if known.epochs is not None:
-            values["  smallest crop"] = f"{MOCO_CROP:g} of the area, or the run's views.crop_min"
+            crops = sorted({resolved(job).views.crop_min or MOCO_CROP for job in jobs if job.trains})
+            values["  smallest crop"] = f"{_shown(crops)} of the area"
         values["  seen of each side"] = f"{100 * request.seen:g}% in the centre" if request.seen < 1 else "all"
         lines += _rows(values)
     return lines

@@ -22,7 +22,7 @@ def _axes(cells: Sequence[Filled]) -> tuple[list[str], list[str]]:
 
 def column_title(column: str, cells: Sequence[Filled]) -> str:
     """The paper's title, and what our numbers under it are of where that differs or the paper has none."""
-    texts = ours_in_words(column, cells, ("data", "judged_on", "epochs", "batch_size", "protocol"))
+    texts = ours_in_words(column, cells)
     return f"{column} (ours: {', '.join(texts)})" if texts else column
 
 
@@ -30,12 +30,13 @@ def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
     """What the table shows, in full what differs from the paper, for columns that it differs in alike, and where."""
     told: dict[str, list[str]] = {}
     for column in _axes(cells)[1]:
-        own = [differences(f) for f in cells if f.cell.column == column]
+        own = {f.cell.row: differences(f) for f in cells if f.cell.column == column and f.settings and f.cell.setting}
         texts = []
         for name in WORDS:
-            found = list(dict.fromkeys(one[name] for one in own if name in one))
-            theirs, ours = (" or ".join(dict.fromkeys(pair[side] for pair in found)) for side in (0, 1))
-            texts += [f"{ours} (paper: {theirs})"] if found else []
+            found = {row: one[name] for row, one in own.items() if name in one and one[name][1] not in row}
+            theirs, ours = (" or ".join(dict.fromkeys(pair[side] for pair in found.values())) for side in (0, 1))
+            where = f" for {', '.join(found)}" if len(found) < len(own) else ""
+            texts += [f"{ours} (paper: {theirs}){where}"] if found else []
         if texts:
             told.setdefault(", ".join(texts), []).append(column)
     seeds = sorted({f.cell.setting.seeds for f in cells if f.cell.setting is not None and f.paper is not None})

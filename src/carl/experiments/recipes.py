@@ -29,6 +29,7 @@ class Setting:
     epochs: int
     batch_size: int
     prototypes: int | None  # of CARL and SwAV
+    targets: str | None  # of CARL: how gradients flow in Eq. 4
     judged_on: str
     protocol: str
     seeds: int
@@ -82,6 +83,7 @@ def papers_setting(
         epochs=epochs,
         batch_size=batch_size,
         prototypes=prototypes or usual,
+        targets="joint" if method == "carl" else None,
         judged_on=judged_on or data,
         protocol=protocol,
         seeds=1 if data == "imagenet64" else 3,
@@ -139,11 +141,17 @@ class Builder:
         self.cells.append(Cell(row, column, jobs, figure, place, setting))
 
     def fill_linear(
-        self, row: str, place: str, epochs: int, jobs: tuple[str, ...], setting: Setting | None = None
+        self,
+        row: str,
+        place: str,
+        epochs: int,
+        jobs: tuple[str, ...],
+        setting: Setting | None = None,
+        paper: tuple[str, str] | None = None,
     ) -> None:
         """A cell for each protocol that stands for linear evaluation; the paper's number beside the first."""
         first, *others = self.scale.linear
-        self.fill(row, f"{place} {epochs}".strip(), jobs, first, setting)
+        self.fill(row, f"{place} {epochs}".strip(), jobs, first, setting, paper)
         for protocol in others:
             self.fill(row, f"{place} {protocol}".strip(), jobs, protocol)
 
@@ -231,24 +239,24 @@ def prior(scale: Scale) -> Plan:
     epochs = scale.epochs[200]
     kept = (50, 100, 150) if scale.on_the_way else ()
     usual = PAPER_VALUES[scale.unlabelled]
-    for a, b in ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0)):
-        values, variant = {"prior_start": float(b), "prior_end": float(a)}, f"lambda-{a}-{b}"
-        if (usual.prior_end, usual.prior_start) == (a, b):
+    measures = list(scale.linear_measures())
+    measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
+    # With averaged targets the consistency has half its weight and lambda weighs double: another reading of Eq. 4.
+    settings = [("joint", a, b) for a, b in ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0))]
+    for targets, a, b in settings + [("average", a, b) for a, b in scale.averaged]:
+        values: Layer = {"prior_start": float(b), "prior_end": float(a)}
+        variant = f"lambda-{a}-{b}" + "-average" * (targets == "average")
+        if targets != usual.targets:
+            values = {**values, "targets": targets}
+        elif (usual.prior_end, usual.prior_start) == (a, b):
             values, variant = {}, ""  # CARL's run of table 2
-        layer = merge([PAPER_PRESET, {"method": values}])
-        measures = list(scale.linear_measures())
-        measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
-        jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, measures)
-        row = f"lambda({a},{b})"
+        jobs = build.add(scale.unlabelled, "carl", variant, merge([PAPER_PRESET, {"method": values}]), epochs, measures)
+        paper = f"lambda({a},{b})"
+        row = paper + ", averaged targets" * (targets == "average")
         for e in kept:
             key = scale.linear_measures(at_epoch=scale.epochs[e])[0].key
-            build.fill(row, str(e), jobs, key, papers_setting("stl10", "carl", e))
-        build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"))
-    for a, b in scale.averaged:  # half the weight of the consistency, so lambda weighs double: another reading of Eq. 4
-        averaged = {"prior_start": float(b), "prior_end": float(a), "targets": "average"}
-        layer, variant = merge([PAPER_PRESET, {"method": averaged}]), f"lambda-{a}-{b}-average"
-        jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, scale.linear_measures())
-        build.fill_linear(f"lambda({a},{b}), averaged targets", "", 200, jobs)
+            build.fill(row, str(e), jobs, key, papers_setting("stl10", "carl", e), (paper, str(e)))
+        build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"), (paper, "200"))
     return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", chart="Training epochs")
 
 
@@ -266,7 +274,9 @@ def prototypes(scale: Scale) -> Plan:
     if scale.averaged:  # does the other reading of Eq. 4 hold the most prototypes?
         layer = merge([_ablation(scale, most := max(counts)), {"method": {"targets": "average"}}])
         jobs = build.add("cifar10", "carl", f"k-{most}-average", layer, scale.epochs[150], scale.linear_measures())
-        build.fill(f"{TITLES['cifar10']}, averaged targets", str(most), jobs, scale.linear[0])
+        setting = papers_setting("cifar10", "carl", 150, prototypes=most)
+        row, paper = f"{TITLES['cifar10']}, averaged targets", (TITLES["cifar10"], str(most))
+        build.fill(row, str(most), jobs, scale.linear[0], setting, paper)
     return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", chart="Prototypes")
 
 

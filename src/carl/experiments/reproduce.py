@@ -45,9 +45,14 @@ def reproduce(
     plans = find_plans(experiment, scale)
     jobs = distinct_jobs(plans)
     mine = (Shard() if shard is None else Shard.parse(shard)).take(jobs)
+    if dry_run and status:
+        raise UserError("--dry-run says what would be run and --status what is done; give one of them")
     check_folders(data_root, out)
     results = out or Path("results/reproduction")
     runs = Path("runs/reproduction") / scale.name if out is None else out / "runs" / scale.name
+    if not mine:
+        say(f"--shard {shard} has no run, for there are {len(jobs)} in all")
+        return 0
     if dry_run:
         say_plans(plans, mine, scale, say)
         return 0
@@ -61,13 +66,16 @@ def reproduce(
     expected = None
     if scale.name != "smoke" and waiting:
         check_data(waiting, data_root, scale, say)
-        cost = estimate(waiting)
+        cost = estimate(waiting, runs)
         say(f"{counted(waiting)}, {cost.in_words()}")
         if cost.seconds > DAY and not yes:
             raise UserError(f"this takes about {duration(cost.seconds)}, more than a day; add --yes to start it")
-        expected = cost.by_job
-    failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, expected)
-    for path in write_results(plans, scale, jobs, runs, results / scale.name):
+        expected = cost.whole
+    try:
+        failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, expected)
+    finally:  # after Ctrl-C too: what is finished is shown and kept
+        written = write_results(plans, scale, jobs, runs, results / scale.name)
+    for path in written:
         say(str(path))
     if failed:
         say(f"{len(failed)} of {len(mine)} runs failed: {', '.join(failed)}")

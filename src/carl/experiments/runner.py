@@ -16,6 +16,7 @@ from types import FrameType
 from carl import files
 from carl.errors import UserError
 from carl.experiments.jobs import (
+    InUseError,
     Job,
     Outcome,
     is_measured,
@@ -29,6 +30,7 @@ from carl.terminal import show_line
 from carl.training.console import duration
 
 Say = Callable[[str], None]
+IN_USE = 75  # exit code of a job's process: another is at the job (EX_TEMPFAIL)
 WINDOWS = os.name == "nt"
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -86,7 +88,11 @@ def run_jobs(
     for place, job in enumerate(todo, start=1):
         left = time_left(jobs, todo[place - 1 :], root, expected)
         say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
-        reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
+        try:
+            reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
+        except InUseError:
+            say("  another process is at this run, and it is left to that one")
+            continue
         if reason is not None:
             failed[job.name] = reason
             say(f"  failed: {reason}")
@@ -119,7 +125,7 @@ def _spent(outcome: Outcome) -> float | None:
 
 
 def _note_failure(job: Job, root: Path, reason: str) -> None:
-    """Never over a finished outcome: what was measured stays. Nor where another process is at the job."""
+    """Never over a finished outcome: what was measured stays. Nor where another process has come to the job since."""
     with only_one_at(job, root) as alone:
         found = stored_outcome(root, job)
         if alone and (found is None or found["state"] != "done"):
@@ -133,6 +139,8 @@ def failure(job: Job, reason: str) -> Outcome:
 def _here(job: Job, root: Path, data_root: Path | None) -> str | None:
     try:
         run_job(job, root, data_root)
+    except InUseError:
+        raise
     except UserError as error:
         return str(error)
     except Exception as error:  # a fault of ours in one job: the others still run, and the exit code tells
@@ -157,6 +165,8 @@ def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
         raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
     if code == 0:
         return None
+    if code == IN_USE:
+        raise InUseError(job.name)
     said = _last_line(log, before)
     return said if said and code > 0 else f"the process of the job ended with code {code}, see {log}"
 
@@ -215,7 +225,7 @@ def main() -> None:
         run_job(Job.from_json(json.loads(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None)
     except UserError as error:
         print(f"carl: {error}")
-        sys.exit(2)
+        sys.exit(IN_USE if isinstance(error, InUseError) else 2)
 
 
 if __name__ == "__main__":

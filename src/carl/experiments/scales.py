@@ -47,7 +47,8 @@ class Scale:
     train_epochs: int | None = None  # of finetune and semi
     back: tuple[str, ...] = ("supervised", "byol", "simclr", "carl")  # methods of table 3 from CIFAR-100 to CIFAR-10
     source: str | None = None  # stands for every data set
-    averaged: tuple[tuple[int, int], ...] = ()  # of figure 2's (a, b), those also run with averaged targets
+    averaged: tuple[tuple[int, int], ...] = ()  # of figure 2's (a, b), those also run with averaged targets; if any,
+    # CARL and the most prototypes are as well
     own_runs: bool = False  # for the 100-epoch columns of table 2, instead of an encoder on the way to 200
 
     def section(self, name: str) -> Layer:
@@ -86,6 +87,7 @@ PAPER = Scale(
     on_the_way=True,
     linear=("linear",),
     transfer="transfer",
+    averaged=((2, 2), (1, 1), (1, 2)),
 )
 
 # Chosen on 2026-11-16, before any of its runs: 10,000 training images, 20 epochs of 39 steps, whole test sets. Every

@@ -49,16 +49,8 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     check_text("data.source", config.data.source)
     check_sinks(config.log)
     dataset = load_data(config)
-    facts = gather_facts(config, dataset)
-    known = {"data": {"image_size": facts.image_size}}
-    preset = config.method.preset or method.default_preset(facts)
-    chosen = {"method": {"preset": preset}}
-    values = fitting_rates(method.preset(preset, facts), merge([layer]))
-    config = resolve([known, values, layer, chosen], method.Options)
+    config = completed(layer, gather_facts(config, dataset))
     facts = gather_facts(config, dataset)  # the preset may have set the side of the views
-    if config.probe.every is None:
-        config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
-    config = method.completed(config)
     sizes = config.train.batch_size, dataset.training_images, config.train.drop_last
     check_batch_size(*sizes)
     check_shares(*sizes, distributed.launched())  # known before the processes have met
@@ -71,6 +63,19 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
             f"{config.method.name} needs {method.views_needed}; use simclr"
         )
     return config, dataset, facts
+
+
+def completed(layer: Layer, facts: DataFacts) -> Config:
+    """What was asked, with the values of the preset for data such as these in all that was not."""
+    given = merge([layer])
+    method = find_method(str(given.get("method", {}).get("name", "carl")))
+    preset = given.get("method", {}).get("preset") or method.default_preset(facts)
+    known, chosen = {"data": {"image_size": facts.image_size}}, {"method": {"preset": preset}}
+    values = fitting_rates(method.preset(preset, facts), given)
+    config = resolve([known, values, given, chosen], method.Options)
+    if config.probe.every is None:
+        config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
+    return method.completed(config)
 
 
 def fitting_rates(preset: Layer, given: Layer) -> Layer:
