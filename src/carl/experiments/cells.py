@@ -154,7 +154,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "epochs": lambda value: f"{value} epochs",
     "batch_size": lambda value: f"batch {value}",
     "prototypes": lambda value: f"K = {value}",
-    "targets": lambda value: "averaged targets" if value == "average" else "Eq. 4 as written",
+    "targets": lambda value: {"average": "averaged"}.get(value, str(value)) + " targets",
     "judged_on": lambda value: f"judged on {TITLES.get(value, value)}",
     "protocol": str,
 }

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from carl.config import Layer, merge
 from carl.errors import UserError, suggestion
 from carl.experiments.jobs import Job, Measure
 from carl.experiments.scales import TITLES, Scale, paper_images
-from carl.methods.paper import PAPER_VALUES
+from carl.methods.paper import PAPER_TARGETS, PAPER_VALUES
 
 METHODS = ("supervised", "byol", "simclr", "moco", "pcl", "swav", "carl")  # in the order of table 2
 TRANSFER_METHODS = ("supervised", "byol", "simclr", "carl")  # of table 3
 RANDOM = "random"
+TARGETS_NOTE = (
+    "CARL's targets are averaged unless a row says joint: each view in turn is a fixed target of the other, which the "
+    "paper leaves open."
+)
 # Figures of a job that are no accuracy.
 SPEED, MEMORY, PAIRS = "images_per_second", "peak_memory_bytes", "pairs_per_batch"
 CLUSTERING, PER_PROTOTYPE = "clustering_seconds", "images_per_prototype"
@@ -83,7 +88,7 @@ def papers_setting(
         epochs=epochs,
         batch_size=batch_size,
         prototypes=prototypes or usual,
-        targets="joint" if method == "carl" else None,
+        targets=PAPER_TARGETS if method == "carl" else None,
         judged_on=judged_on or data,
         protocol=protocol,
         seeds=1 if data == "imagenet64" else 3,
@@ -171,6 +176,9 @@ def joined(one: Job, other: Job) -> Job:
 
 
 PAPER_PRESET: Layer = {"method": {"preset": "paper"}}
+# The other reading of Eq. 4: both views carry its gradient. The consistency then has twice the weight beside lambda.
+JOINT: Layer = {"method": {"targets": "joint"}}
+OF_JOINT = ", joint targets"
 
 
 def preset_of(method: str, scale: Scale) -> Layer:
@@ -184,6 +192,7 @@ def linear(scale: Scale) -> Plan:
     both, notes = scale.on_the_way, []
     if both and not scale.own_runs:
         notes.append("The columns of 100 epochs are of encoders kept half-way of the runs of 200.")
+    notes.append(TARGETS_NOTE)
     if "imagenet64" in scale.data:
         notes.append("SwAV on DS ImageNet has two views of full size, as all methods, and not its repository's eight.")
     for data in scale.data:
@@ -198,6 +207,10 @@ def linear(scale: Scale) -> Plan:
             if half:
                 build.fill(method, f"{title} 100", jobs, half[0].key, papers_setting(data, method, 100))
             build.fill_linear(method, title, 200, jobs, papers_setting(data, method))
+        if scale.joint:
+            jobs = build.add(data, "carl", "joint", merge([PAPER_PRESET, JOINT]), scale.epochs[200], measures)
+            paper = ("carl", f"{title} 200")
+            build.fill_linear("carl" + OF_JOINT, title, 200, jobs, papers_setting(data, "carl"), paper)
         if scale.name != "paper":
             build.fill_linear("random weights", title, 200, build.add_random(data, scale.linear_measures()))
     return build.plan("linear", "Linear evaluation", "Table 2, section 5", " ".join(notes))
@@ -207,7 +220,12 @@ def transfer(scale: Scale) -> Plan:
     """Table 3: cross-domain transfer, semi-supervised learning and fine-tuning."""
     build = Builder(scale)
     epochs = scale.epochs[200]
-    for method in TRANSFER_METHODS:
+    for method, variant in [
+        *((method, "") for method in TRANSFER_METHODS),
+        *([("carl", "joint")] if scale.joint else []),
+    ]:
+        row = method + OF_JOINT * bool(variant)
+        layer = merge([preset_of(method, scale), JOINT if variant else {}])
         for data, other, column in (
             ("cifar10", "cifar100", "C-10 -> C-100"),
             ("cifar100", "cifar10", "C-100 -> C-10"),
@@ -216,21 +234,23 @@ def transfer(scale: Scale) -> Plan:
             if scale.source is not None:
                 measure = Measure(scale.transfer)  # one data set stands for both
             left_out = data == "cifar100" and method not in scale.back
-            jobs = () if left_out else build.add(data, method, "", preset_of(method, scale), epochs, [measure])
+            jobs = () if left_out else build.add(data, method, variant, layer, epochs, [measure])
             setting = papers_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
-            build.fill(method, column, jobs, measure.key, setting)
+            build.fill(row, column, jobs, measure.key, setting, (method, column))
         few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images is no image of some classes
         labels = [Measure("semi", fraction=part, epochs=scale.train_epochs) for part in few]
         labels.append(Measure("finetune", epochs=scale.train_epochs))
-        jobs = build.add(scale.unlabelled, method, "", preset_of(method, scale), epochs, labels)
+        jobs = build.add(scale.unlabelled, method, variant, layer, epochs, labels)
         for measure, protocol, column in zip(
             labels,
             ("semi 1%, 50 epochs", "semi 10%, 50 epochs", "finetune, 50 epochs"),
             ("1% of labels", "10% of labels", "100% of labels"),
             strict=True,
         ):
-            build.fill(method, column, jobs, measure.key, papers_setting("stl10", method, protocol=protocol))
-    return build.plan("transfer", "Transfer, semi-supervised learning and fine-tuning", "Table 3, section 5")
+            setting = papers_setting("stl10", method, protocol=protocol)
+            build.fill(row, column, jobs, measure.key, setting, (method, column))
+    title = "Transfer, semi-supervised learning and fine-tuning"
+    return build.plan("transfer", title, "Table 3, section 5", TARGETS_NOTE)
 
 
 def prior(scale: Scale) -> Plan:
@@ -241,43 +261,37 @@ def prior(scale: Scale) -> Plan:
     usual = PAPER_VALUES[scale.unlabelled]
     measures = list(scale.linear_measures())
     measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
-    # With averaged targets the consistency has half its weight and lambda weighs double: another reading of Eq. 4.
-    settings = [("joint", a, b) for a, b in ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0))]
-    for targets, a, b in settings + [("average", a, b) for a, b in scale.averaged]:
-        values: Layer = {"prior_start": float(b), "prior_end": float(a)}
-        variant = f"lambda-{a}-{b}" + "-average" * (targets == "average")
-        if targets != usual.targets:
-            values = {**values, "targets": targets}
-        elif (usual.prior_end, usual.prior_start) == (a, b):
+    settings = ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0))
+    for joint, (a, b) in product((False, True) if scale.joint else (False,), settings):
+        values: Layer = {"method": {"prior_start": float(b), "prior_end": float(a)}}
+        variant = f"lambda-{a}-{b}" + "-joint" * joint
+        if not joint and (usual.prior_end, usual.prior_start) == (a, b):
             values, variant = {}, ""  # CARL's run of table 2
-        jobs = build.add(scale.unlabelled, "carl", variant, merge([PAPER_PRESET, {"method": values}]), epochs, measures)
+        layer = merge([PAPER_PRESET, values, JOINT if joint else {}])
+        jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, measures)
         paper = f"lambda({a},{b})"
-        row = paper + ", averaged targets" * (targets == "average")
+        row = paper + OF_JOINT * joint
         for e in kept:
             key = scale.linear_measures(at_epoch=scale.epochs[e])[0].key
             build.fill(row, str(e), jobs, key, papers_setting("stl10", "carl", e), (paper, str(e)))
         build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"), (paper, "200"))
-    return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", chart="Training epochs")
+    return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", TARGETS_NOTE, "Training epochs")
 
 
 def prototypes(scale: Scale) -> Plan:
     """Figure 3: number of prototypes; lambda from 4 to 1.5 over the first 100 of 150 epochs."""
     build = Builder(scale)
     counts = scale.grid("prototypes", (10, 100, 500, 1000, 2000, 3000, 5000, 10_000))
-    for data in ("cifar10", "cifar100") if scale.name != "smoke" else ("cifar10",):
-        for count in counts:
-            jobs = build.add(
-                data, "carl", f"k-{count}", _ablation(scale, count), scale.epochs[150], scale.linear_measures()
-            )
-            setting = papers_setting(data, "carl", 150, prototypes=count)
-            build.fill(TITLES[data], str(count), jobs, scale.linear[0], setting)
-    if scale.averaged:  # does the other reading of Eq. 4 hold the most prototypes?
-        layer = merge([_ablation(scale, most := max(counts)), {"method": {"targets": "average"}}])
-        jobs = build.add("cifar10", "carl", f"k-{most}-average", layer, scale.epochs[150], scale.linear_measures())
-        setting = papers_setting("cifar10", "carl", 150, prototypes=most)
-        row, paper = f"{TITLES['cifar10']}, averaged targets", (TITLES["cifar10"], str(most))
-        build.fill(row, str(most), jobs, scale.linear[0], setting, paper)
-    return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", chart="Prototypes")
+    rows = [("cifar10", False), *([("cifar100", False)] if scale.name != "smoke" else [])]
+    rows += [("cifar10", True)] if scale.joint else []
+    for (data, joint), count in product(rows, counts):
+        layer = merge([_ablation(scale, count), JOINT if joint else {}])
+        variant = f"k-{count}" + "-joint" * joint
+        jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
+        setting = papers_setting(data, "carl", 150, prototypes=count)
+        row, paper = TITLES[data] + OF_JOINT * joint, (TITLES[data], str(count))
+        build.fill(row, str(count), jobs, scale.linear[0], setting, paper)
+    return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", TARGETS_NOTE, "Prototypes")
 
 
 def batch_size(scale: Scale) -> Plan:
@@ -293,7 +307,7 @@ def batch_size(scale: Scale) -> Plan:
             jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
             setting = papers_setting(data, "carl", 150, batch_size=size, prototypes=count)
             build.fill(str(size), str(count), jobs, scale.linear[0], setting)
-    return build.plan("batch-size", "Batch size and prototypes", "Table 1, section 4.3")
+    return build.plan("batch-size", "Batch size and prototypes", "Table 1, section 4.3", TARGETS_NOTE)
 
 
 def _ablation(scale: Scale, count: int) -> Layer:
@@ -315,16 +329,15 @@ def claims(scale: Scale) -> Plan:
         "exponential decay of lambda": {"method": {"prior_schedule": "exponential"}},
         "as many prototypes as images": {"method": {"prototypes": images}},
     }
-    if scale.averaged:
-        variants["averaged targets"] = {"method": {"targets": "average"}}
-    for title, layer in variants.items():
-        variant = "" if not layer else title.replace(" ", "-")
-        jobs = build.add(data, "carl", variant, merge([PAPER_PRESET, layer]), epochs, scale.linear_measures())
-        _costs(build, title, "carl", jobs)
+    for joint, (title, layer) in product((False, True) if scale.joint else (False,), variants.items()):
+        variant = "-".join([*(title.split() if layer else []), *(["joint"] if joint else [])])
+        given = merge([PAPER_PRESET, layer, JOINT if joint else {}])
+        jobs = build.add(data, "carl", variant, given, epochs, scale.linear_measures())
+        _costs(build, title + OF_JOINT * joint, "carl", jobs)
     for method in ("simclr", "pcl", "swav"):
         jobs = build.add(data, method, "", preset_of(method, scale), epochs, scale.linear_measures())
         _costs(build, method, method, jobs)
-    return build.plan("claims", "What the paper says in passing", "Sections 1 to 5, appendix A")
+    return build.plan("claims", "What the paper says in passing", "Sections 1 to 5, appendix A", TARGETS_NOTE)
 
 
 def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from carl.config import Layer, MethodOptions, merge
 from carl.losses import PriorMean, Targets
 from carl.methods.base import SHAPES_BUDGET, DataFacts
-from carl.methods.paper import paper_values
+from carl.methods.paper import PAPER_TARGETS, paper_values
 from carl.models.heads import EmbeddingNorm
 from carl.prior import STABLE, prior_threshold
 
@@ -120,7 +120,7 @@ def carl_presets(facts: DataFacts) -> dict[str, Layer]:
         "prototypes": values.prototypes,
         "prior_start": values.prior_start,
         "prior_end": values.prior_end,
-        "targets": values.targets,
+        "targets": PAPER_TARGETS,
     }
     return {
         "paper": {"method": method, "views": {"pipeline": "simclr"}},
