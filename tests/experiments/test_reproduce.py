@@ -49,18 +49,18 @@ def test_data_that_some_runs_cannot_have_are_said_before_the_first(monkeypatch, 
     said: list[str] = []
     plans = find_plans("all", CPU)
     reproduce.check_data(distinct_jobs(plans), None, CPU, said.append)
-    assert said == ["19 of 42 runs will fail, for want of cifar100: no such data"]
+    assert said == ["23 of 53 runs will fail, for want of cifar100: no such data"]
 
 
 def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(carl: Run, tmp_path):
     whole = find_plans("prior", CPU)[0].jobs
     files.write_json(jobs.kept_file(tmp_path / "repro/cpu", whole[0].name), invented(whole[0]))
     before = sorted(tmp_path.rglob("*"))
-    ended = carl("reproduce", "prior", "--out", "repro", "--status", "--shard", "1/8")
+    ended = carl("reproduce", "prior", "--out", "repro", "--status", "--shard", "1/10")
     assert ended.stdout == "prior: 1 done of 1 runs\n"
-    ended = carl("reproduce", "all", "--out", "repro", "--status", "--shard", "17/42")
+    ended = carl("reproduce", "all", "--out", "repro", "--status", "--shard", "20/53")
     assert "linear: none of 0 runs" in ended.stdout
-    ended = carl("reproduce", "prior", "--dry-run", "--shard", "2/8")
+    ended = carl("reproduce", "prior", "--dry-run", "--shard", "2/10")
     assert ended.stdout.startswith("prior: Weight of the prior (Figure 2, section 4.1 of the paper), 1 runs")
     assert "lambda-2-2" in ended.stdout
     assert "lambda-1-1" not in ended.stdout
@@ -68,8 +68,8 @@ def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(ca
 
 
 def test_a_part_without_runs_says_so(carl: Run):
-    ended = carl("reproduce", "prior", "--status", "--shard", "9/9")
-    assert ended.stdout == "--shard 9/9 has no run, for there are 8 in all\n"
+    ended = carl("reproduce", "prior", "--status", "--shard", "11/11")
+    assert ended.stdout == "--shard 11/11 has no run, for there are 10 in all\n"
 
 
 def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch, tmp_path):
@@ -91,7 +91,7 @@ def test_the_status_needs_no_data(carl: Run, tmp_path):
     job = find_plans("prior", CPU)[0].jobs[0]
     files.write_json(jobs.outcome_file(tmp_path / "repro/runs/cpu", job), invented(job))
     ended = carl("reproduce", "prior", "--out", "repro", "--status")
-    assert ended.stdout.startswith("prior: 1 done, 7 waiting of 8 runs")
+    assert ended.stdout.startswith("prior: 1 done, 9 waiting of 10 runs")
 
 
 @pytest.mark.slow
