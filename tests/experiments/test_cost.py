@@ -54,13 +54,14 @@ def test_what_is_done_of_a_run_is_not_counted_again(paces, tmp_path):
     assert whole.seconds == whole.whole[job.name] > 2000
     run = RunDirectory(tmp_path / job.name)
     run.path.mkdir(parents=True)
-    records = [{"kind": "probe", "epoch": 16}, {"kind": "step", "epoch": 14.5}, {"kind": "step", "epoch": 15.0}]
+    records = [{"kind": "step", "epoch": 14.8}, {"kind": "probe", "epoch": 15}]
     run.metrics_file.write_text("".join(json.dumps(record) + "\n" for record in records))
     run.checkpoint_file.touch()
+    run.encoder_file.touch()  # which comes with every checkpoint
     cut_off = estimate([job], tmp_path)
     assert cut_off.training[job.name] == pytest.approx(0.25 * whole.training[job.name])
     assert (cut_off.evaluation, cut_off.whole) == (whole.evaluation, whole.whole)
-    run.encoder_file.touch()
+    run.metrics_file.write_text(json.dumps({"kind": "event", "event": "finished", "epoch": 20}) + "\n")
     found = invented(job)
     del found["measures"]["knn"]
     files.write_json(outcome_file(tmp_path, job), found)

@@ -87,12 +87,10 @@ def estimate(jobs: Sequence[Job], root: Path) -> Estimate:
 def part_left(job: Job, root: Path) -> float:
     """Of the job's training: 1 before it, 0 after it."""
     run = RunDirectory(root / job.name)
-    if not job.trains or run.encoder_file.is_file():
-        return 0.0
-    if not run.checkpoint_file.is_file():
-        return 1.0
-    epochs = [record["epoch"] for record in files.read_json_lines(run.metrics_file) if record["kind"] == "step"]
-    return max(0.0, 1 - max(epochs, default=0.0) / resolved(job).train.epochs)
+    if not job.trains or not run.checkpoint_file.is_file():
+        return float(job.trains)
+    reached = max((record.get("epoch", 0.0) for record in files.read_json_lines(run.metrics_file)), default=0.0)
+    return max(0.0, 1 - reached / resolved(job).train.epochs)
 
 
 def kind_of(job: Job) -> Kind:

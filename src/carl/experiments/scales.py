@@ -92,8 +92,9 @@ PAPER = Scale(
 # method with the values of its `paper` preset (MoCo's queue and PCL's clusters cut to the data), lambda falling over
 # half of the run, as 100 of 200 epochs, and over 13 of 20 in the ablations, as 100 of 150. STL-10 and ImageNet are left
 # out, and CIFAR-10 stands for STL-10. 34 runs are trained: three seeds for CARL and SimCLR in the comparison of
-# methods, one for all else, K and batch thinned out, and transfer from CIFAR-100 for two methods of four. Five more
-# runs, with averaged targets, were added on 2026-11-17, when (2,2) and K = 1,000 had collapsed here, not in the paper.
+# methods, one for all else, K and batch thinned out, and transfer from CIFAR-100 for two methods of four. On 2026-11-17
+# the paper preset got averaged targets, since with joint ones (2,2) and K = 1,000 collapsed here and not in the paper;
+# 16 runs with joint ones stay beside them.
 CPU = Scale(
     name="cpu",
     words="10,000 training images, 20 epochs where the paper has 150 or 200, MoCo's queue and PCL's clusters cut to "
