@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from carl.config import Config, resolve
+from carl.config import Config, Layer, resolve
 from carl.data.batches import Batch
 from carl.errors import UserError
 from carl.losses import assignment_consistency, chance_agreement, uniform_prior
@@ -78,10 +78,12 @@ def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
         ({"prior_start": 6.0}, 6.0, 3.0),
         ({"prior_start": 1.0}, 1.0, 1.0),
         ({"prior_end": 1.0, "prototypes": 1000}, 8.48, 1.0),
+        ({"targets": "average", "prototypes": 100}, 2.07, 1.04),  # weighs double
+        ({"targets": "average", "prototypes": 30}, 1.52, 1.0),
         ({"beyond_chance": True, "prototypes": 1000}, 1.0, 1.0),  # where collapse gains nothing anyway
     ],
 )
-def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: dict[str, float], start: float, end: float):
+def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: Layer, start: float, end: float):
     base = {"data": {"source": "x", "image_size": 32}, "train": {"epochs": 20}}
     method = CARL.completed(resolve([base, {"method": given}], CarlOptions)).method
     assert isinstance(method, CarlOptions)

@@ -103,12 +103,12 @@ ROBUST_VALUES: Layer = {
 
 def with_prior(options: CarlOptions, epochs: int) -> CarlOptions:
     """With what is unset of the prior's schedule filled in."""
-    start = options.prior_start
+    start, factor = options.prior_start, options.prior_factor
     if start is None and options.beyond_chance:
         start = 1.0
     elif start is None:
-        start = math.ceil(100 * prior_threshold(options.prototypes)) / 100
-    end = min(start, max(STABLE, start / 2)) if options.prior_end is None else options.prior_end
+        start = math.ceil(100 * prior_threshold(options.prototypes) / factor) / 100
+    end = min(start, max(STABLE / factor, start / 2)) if options.prior_end is None else options.prior_end
     fall = min(100, max(1, epochs // 2)) if options.prior_epochs is None else options.prior_epochs
     return options.model_copy(update={"prior_start": start, "prior_end": end, "prior_epochs": fall})
 
