@@ -10,7 +10,7 @@ from typing import Any
 from carl import files
 from carl.experiments.cells import Filled, ours_in_words, paper_numbers
 from carl.experiments.jobs import Outcome
-from carl.experiments.recipes import COSTS, MEMORY, SPEED, Plan
+from carl.experiments.recipes import COSTS, MEMORY, OF_JOINT, SPEED, Plan
 from carl.experiments.scales import TITLES, Scale
 
 ACCURACY = "top-1 accuracy (%)"
@@ -61,9 +61,16 @@ def _of_ours(scale: Scale, cells: Sequence[Filled]) -> str:
 
 
 def _colours(rows: Sequence[str]) -> dict[str, Any]:
+    """A colour a row; that of the other reading of Eq. 4 is the same, halfway to white."""
     from matplotlib import colormaps
 
-    return {row: colormaps["tab10"](place % 10) for place, row in enumerate(rows)}
+    places = {row: place for place, row in enumerate(dict.fromkeys(row.removesuffix(OF_JOINT) for row in rows))}
+    plain = {row: colormaps["tab10"](places[row.removesuffix(OF_JOINT)] % 10) for row in rows}
+    return {row: tuple((part + 1) / 2 for part in c) if row.endswith(OF_JOINT) else c for row, c in plain.items()}
+
+
+def _line_of(row: str) -> str:
+    return ":" if row.endswith(OF_JOINT) else "-"
 
 
 def _of_accuracy(cells: Sequence[Filled]) -> list[Filled]:
@@ -144,7 +151,7 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
         from matplotlib.ticker import MaxNLocator
 
         for row, points in curves.items():
-            axis.plot([x for x, _ in points], [y for _, y in points], "-", color=colours[row], label=row)
+            axis.plot([x for x, _ in points], [y for _, y in points], _line_of(row), color=colours[row], label=row)
         ends = [point for row in rows if (point := _collapse(row, cells, outcomes, curves[row])) is not None]
         if ends:
             axis.plot([x for x, _ in ends], [y for _, y in ends], "kx", label="collapsed from here on")
@@ -212,7 +219,7 @@ def _prototypes(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Map
         for row in rows:
             own = [f for f in cells if f.cell.row == row and f.mean is not None]
             counts, means = [int(f.cell.column) for f in own], [f.mean for f in own]
-            axis.plot(counts, means, "s-", color=colours[row], label=_of_what(row, own))
+            axis.plot(counts, means, "s" + _line_of(row), color=colours[row], label=_of_what(row, own))
             for f in own:
                 if f.deviation is not None:
                     axis.errorbar(int(f.cell.column), f.mean, yerr=f.deviation, color=colours[row], capsize=3)
@@ -239,22 +246,23 @@ def _of_what(row: str, cells: Sequence[Filled]) -> str:
 
 
 def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
-    """Panels of bars, a row each: accuracy, speed and memory. The paper has no numbers for them."""
+    """Panels of bars over the same rows: accuracy, speed and memory. The paper has no numbers for them."""
+    measured = [f for f in cells if f.mean is not None]
+    rows = list(dict.fromkeys(f.cell.row for f in reversed(measured)))  # from below
 
-    def bars(own: Sequence[Filled], label: str) -> Any:
+    def bars(own: Sequence[Filled], label: str, named: bool) -> Any:
         def panel(axis: Panel) -> None:
-            for place, f in enumerate(reversed(own)):
+            for f in own:
                 error = {} if f.deviation is None else {"xerr": f.deviation, "capsize": 2}
-                axis.barh(place, f.mean, color="tab:blue", **error)
-            axis.set_yticks(range(len(own)), [f.cell.row for f in reversed(own)], fontsize="small")
-            axis.set(xlabel=label, title=f"ours, {scale.name} scale")
+                axis.barh(rows.index(f.cell.row), f.mean, color="tab:blue", **error)
+            axis.set_yticks(range(len(rows)), rows if named else [""] * len(rows), fontsize="small")
+            axis.set(xlabel=label, title=f"ours, {scale.name} scale", ylim=(-0.6, len(rows) - 0.4))
 
         return panel
 
-    measured = [f for f in cells if f.mean is not None]
     panels = {
         ACCURACY: _of_accuracy(measured),
         "images/s of training, clustering included": [f for f in measured if f.cell.figure == SPEED],
         "peak memory (MB)": [f for f in measured if f.cell.figure == MEMORY],
     }
-    return [bars(own, label) for label, own in panels.items() if own]
+    return [bars(own, label, named=label == ACCURACY) for label, own in panels.items()]
