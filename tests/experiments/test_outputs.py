@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import pytest
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from carl.experiments import figures
@@ -226,13 +227,19 @@ def test_the_prior_is_drawn_from_the_probes_of_every_epoch():
     assert "STL-10" in theirs.get_title()
 
 
-def test_the_epoch_of_a_collapse_is_marked_on_its_curve():
-    plan, cells, outcomes = filled("prior", CPU)
-    outcomes["cifar10/carl/lambda-1-1/20-epochs/seed-0"] |= {"collapsed_at": 3.0}
+def drawn_with_a_collapse(name: str, job: str) -> tuple[Axes, list[tuple[float, float]]]:
+    """The panel of ours where one job collapsed at epoch 3, and the points that are marked in it."""
+    plan, cells, outcomes = filled(name, CPU)
+    outcomes[job] |= {"collapsed_at": 3.0}
     axis = Figure().add_subplot()
-    figures._prior(plan, CPU, cells, outcomes)[1](axis)
+    getattr(figures, f"_{name}")(plan, CPU, cells, outcomes)[1](axis)
     (mark,) = (curve for curve in axis.lines if curve.get_marker() == "x")
-    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([3.0], [23.0])
+    return axis, list(zip(mark.get_xdata(), mark.get_ydata(), strict=True))
+
+
+def test_the_epoch_of_a_collapse_is_marked_on_its_curve():
+    _, marks = drawn_with_a_collapse("prior", "cifar10/carl/lambda-1-1/20-epochs/seed-0")
+    assert marks == [(3.0, 23.0)]
 
 
 def test_the_prior_is_drawn_by_the_papers_measure_where_it_was_taken_on_the_way():
@@ -258,12 +265,8 @@ def test_prototypes_are_drawn_on_a_logarithmic_axis_and_nothing_empty_is_drawn()
 
 
 def test_a_collapse_is_marked_among_the_prototypes_and_rows_are_named_once():
-    plan, cells, outcomes = filled("prototypes", CPU)
-    outcomes["cifar100/carl/k-1000/20-epochs/seed-0"] |= {"collapsed_at": 3.0}
-    axis = Figure().add_subplot()
-    figures._prototypes(plan, CPU, cells, outcomes)[1](axis)
-    (mark,) = (curve for curve in axis.lines if curve.get_marker() == "x")
-    assert (list(mark.get_xdata()), list(mark.get_ydata())) == ([1000], [40.0])
+    axis, marks = drawn_with_a_collapse("prototypes", "cifar100/carl/k-1000/20-epochs/seed-0")
+    assert marks == [(1000, 40.0)]
     names = [text.get_text() for text in axis.get_legend().get_texts()]
     assert names == ["CIFAR-10", "CIFAR-100", "CIFAR-10, joint targets", "collapsed"]
 

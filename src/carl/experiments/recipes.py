@@ -220,12 +220,10 @@ def transfer(scale: Scale) -> Plan:
     """Table 3: cross-domain transfer, semi-supervised learning and fine-tuning."""
     build = Builder(scale)
     epochs = scale.epochs[200]
-    for method, variant in [
-        *((method, "") for method in TRANSFER_METHODS),
-        *([("carl", "joint")] if scale.joint else []),
-    ]:
-        row = method + OF_JOINT * bool(variant)
-        layer = merge([preset_of(method, scale), JOINT if variant else {}])
+    rows = [(method, joint) for joint in scale.readings for method in TRANSFER_METHODS if method == "carl" or not joint]
+    for method, joint in rows:
+        row, variant = method + OF_JOINT * joint, "joint" * joint
+        layer = merge([preset_of(method, scale), JOINT if joint else {}])
         for data, other, column in (
             ("cifar10", "cifar100", "C-10 -> C-100"),
             ("cifar100", "cifar10", "C-100 -> C-10"),
@@ -262,7 +260,7 @@ def prior(scale: Scale) -> Plan:
     measures = list(scale.linear_measures())
     measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
     settings = ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0))
-    for joint, (a, b) in product((False, True) if scale.joint else (False,), settings):
+    for joint, (a, b) in product(scale.readings, settings):
         values: Layer = {"method": {"prior_start": float(b), "prior_end": float(a)}}
         variant = f"lambda-{a}-{b}" + "-joint" * joint
         if not joint and (usual.prior_end, usual.prior_start) == (a, b):
@@ -329,7 +327,7 @@ def claims(scale: Scale) -> Plan:
         "exponential decay of lambda": {"method": {"prior_schedule": "exponential"}},
         "as many prototypes as images": {"method": {"prototypes": images}},
     }
-    for joint, (title, layer) in product((False, True) if scale.joint else (False,), variants.items()):
+    for joint, (title, layer) in product(scale.readings, variants.items()):
         variant = "-".join([*(title.split() if layer else []), *(["joint"] if joint else [])])
         given = merge([PAPER_PRESET, layer, JOINT if joint else {}])
         jobs = build.add(data, "carl", variant, given, epochs, scale.linear_measures())

@@ -50,6 +50,11 @@ class Scale:
     joint: bool = False  # whether the other reading of Eq. 4 is shown beside the paper preset's
     own_runs: bool = False  # for the 100-epoch columns of table 2, instead of an encoder on the way to 200
 
+    @property
+    def readings(self) -> tuple[bool, ...]:
+        """Of Eq. 4, those that are shown: whether targets are joint."""
+        return (False, True) if self.joint else (False,)
+
     def section(self, name: str) -> Layer:
         """The data section for a data set of the paper; where it is on this machine is no part of it."""
         return {"data": {"source": self.source or name, "limit": self.limit}}
