@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from carl.losses import Targets
 from carl.methods.base import DataFacts
 
-# How gradients flow in Eq. 4, which the paper does not say: each view in turn is a fixed target of the other. Its
-# lambda holds what it holds in figures 2 and 3 only so; with `joint` targets 2 on STL-10 is on the edge of collapse
-# (carl.prior), and 4 does not hold 1,000 prototypes (measured: docs/reproduction.md). Its authors' CARP does the same.
+# How gradients flow in Eq. 4, which the paper does not say: each view in turn is a fixed target of the other. So
+# its figure 2 comes out, and 1,000 prototypes do not collapse; with `joint` targets the 2 of STL-10 is on the edge of
+# collapse (carl.prior), and 4 does not hold 1,000 (measured: docs/reproduction.md). Its authors' CARP does the same.
 PAPER_TARGETS: Targets = "average"
 
 
