@@ -157,8 +157,8 @@ def test_other_data_and_protocols_are_said_in_title_caption_and_csv():
 
 
 def test_what_a_scale_leaves_out_is_said_and_not_blank():
-    plan, cells, _ = filled("transfer", CPU)
-    assert "68.54 ± 0.42 / not run" in line(markdown(plan, CPU, cells), "supervised")
+    plan, cells, _ = filled("transfer", SMOKE)
+    assert "68.54 ± 0.42 / not run" in line(markdown(plan, SMOKE, cells), "supervised")
 
 
 def test_the_column_of_100_epochs_says_100_epochs():

@@ -49,7 +49,7 @@ def test_data_that_some_runs_cannot_have_are_said_before_the_first(monkeypatch, 
     said: list[str] = []
     plans = find_plans("all", CPU)
     reproduce.check_data(distinct_jobs(plans), None, CPU, said.append)
-    assert said == ["23 of 53 runs will fail, for want of cifar100: no such data"]
+    assert said == ["25 of 55 runs will fail, for want of cifar100: no such data"]
 
 
 def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(carl: Run, tmp_path):
@@ -58,7 +58,7 @@ def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(ca
     before = sorted(tmp_path.rglob("*"))
     ended = carl("reproduce", "prior", "--out", "repro", "--status", "--shard", "1/10")
     assert ended.stdout == "prior: 1 done of 1 runs\n"
-    ended = carl("reproduce", "all", "--out", "repro", "--status", "--shard", "20/53")
+    ended = carl("reproduce", "all", "--out", "repro", "--status", "--shard", "20/55")
     assert "linear: none of 0 runs" in ended.stdout
     ended = carl("reproduce", "prior", "--dry-run", "--shard", "2/10")
     assert ended.stdout.startswith("prior: Weight of the prior (Figure 2, section 4.1 of the paper), 1 runs")
@@ -91,7 +91,12 @@ def test_the_status_needs_no_data(carl: Run, tmp_path):
     job = find_plans("prior", CPU)[0].jobs[0]
     files.write_json(jobs.outcome_file(tmp_path / "repro/runs/cpu", job), invented(job))
     ended = carl("reproduce", "prior", "--out", "repro", "--status")
-    assert ended.stdout.startswith("prior: 1 done, 9 waiting of 10 runs")
+    said = ended.stdout.splitlines()
+    assert said[:2] == [
+        "prior: 1 done, 9 waiting of 10 runs",
+        "  waiting: cifar10/carl/lambda-2-2/20-epochs/seed-0",
+    ]
+    assert carl("reproduce", "linear", "--out", "repro", "--status").stdout == "linear: 17 waiting of 17 runs\n"
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from carl import files
+from carl.experiments import choosing
 from carl.experiments.cells import WORDS, Filled, differences, fill, ours_in_words
 from carl.experiments.figures import draw
 from carl.experiments.jobs import Outcome
@@ -165,6 +166,8 @@ def write_all(plan: Plan, scale: Scale, outcomes: Mapping[str, Outcome], folder:
     health = health_table(plan, outcomes)
     if health.count("\n") > 2:
         text += f"\n## Health of the prototypes\n\n{health}"
+    if plan.choosing and (record := choosing.read(folder, scale, plan.choosing)) is not None:
+        text += f"\n## What choosing prototypes costs\n\n{choosing.section(record)}"
     contents = {"md": text, "tex": latex(plan, scale, cells), "csv": comma_separated(plan, scale, cells)}
     for ending, content in contents.items():
         files.write_text(folder / f"{plan.name}.{ending}", content)

@@ -63,6 +63,7 @@ class Plan:
     cells: tuple[Cell, ...]
     note: str = ""  # what else its tables must say
     chart: str = ""  # label of the x axis where the columns are numbers and the paper draws a figure
+    choosing: tuple[int, ...] = ()  # numbers of prototypes that the cost of choosing among is measured for
 
 
 def in_words(protocol: str, epochs: int | None, fraction: float | None = None) -> str:
@@ -335,7 +336,8 @@ def claims(scale: Scale) -> Plan:
     for method in ("simclr", "pcl", "swav"):
         jobs = build.add(data, method, "", preset_of(method, scale), epochs, scale.linear_measures())
         _costs(build, method, method, jobs)
-    return build.plan("claims", "What the paper says in passing", "Sections 1 to 5, appendix A", TARGETS_NOTE)
+    plan = build.plan("claims", "What the paper says in passing", "Sections 1 to 5, appendix A", TARGETS_NOTE)
+    return replace(plan, choosing=scale.grid("prototypes", (100, 1000, 10_000)))
 
 
 def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from carl.assembly import load_data
 from carl.config import resolve
 from carl.errors import UserError
+from carl.experiments import choosing
 from carl.experiments.cost import estimate
 from carl.experiments.jobs import Job, Outcome, adopt, keep, read_outcome, to_adopt
 from carl.experiments.listing import listed
@@ -57,7 +58,7 @@ def reproduce(
         say_plans(plans, mine, scale, say)
         return 0
     if status:
-        say_status(plans, mine, results / scale.name, runs, say)
+        say_status(plans, mine, scale, results / scale.name, runs, say)
         return 0
     # At smoke scale everything is run: that it does is what is asked.
     if scale.name != "smoke" and (adopted := adopt(jobs, results / scale.name, runs)):
@@ -73,6 +74,7 @@ def reproduce(
         expected = cost.whole
     try:
         failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, expected)
+        measure_choosing(plans, scale, runs, results / scale.name, say)
     finally:  # after Ctrl-C too: what is finished is shown and kept
         written = write_results(plans, scale, jobs, runs, results / scale.name)
     for path in written:
@@ -124,6 +126,17 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: C
         say(f"{sum(name in names for names in lost)} of {len(jobs)} runs will fail, for want of {name}: {reason}")
 
 
+def measure_choosing(
+    plans: Sequence[Plan], scale: Scale, runs: Path, results: Path, say: Callable[[str], None]
+) -> None:
+    """What choosing prototypes costs, once, when no run of the plan is left that could be going on beside it."""
+    for plan in plans:
+        if not plan.choosing or choosing.read(results, scale, plan.choosing) is not None:
+            continue
+        if all(state(runs, job) not in ("waiting", "cut off") for job in plan.jobs):
+            choosing.write(results, choosing.measure(scale, plan.choosing, say))
+
+
 def write_results(plans: Sequence[Plan], scale: Scale, jobs: Sequence[Job], runs: Path, results: Path) -> list[Path]:
     """Tables and figures of what is finished, and the outcomes they were made from."""
     outcomes = collect(jobs, runs)
@@ -147,16 +160,20 @@ def say_plans(plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, say: Cal
     asked = {job.name for job in jobs}
     for plan in plans:
         own = sum(job.name in asked for job in plan.jobs)
-        say(f"{plan.name}: {plan.title} ({plan.section} of the paper), {own} runs")
+        also = f", and what choosing among {', '.join(map(str, plan.choosing))} prototypes costs" * bool(plan.choosing)
+        say(f"{plan.name}: {plan.title} ({plan.section} of the paper), {own} runs{also}")
     say(f"{counted(jobs)} at {scale.name} scale\n")
     for line in listed(jobs):
         say(line)
 
 
 def say_status(
-    plans: Sequence[Plan], jobs: Sequence[Job], results: Path, runs: Path, say: Callable[[str], None]
+    plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, results: Path, runs: Path, say: Callable[[str], None]
 ) -> None:
-    """How many of each plan's jobs, as far as they are among `jobs`, are in which state. Writes nothing."""
+    """How many of each plan's jobs, as far as they are among `jobs`, are in which state; which, of those that are left.
+
+    Of a plan of which nothing is done yet, all are. Writes nothing.
+    """
     asked = {job.name for job in jobs}
     for plan in plans:
         own = [job for job in plan.jobs if job.name in asked]
@@ -165,5 +182,7 @@ def say_status(
         counts = "".join(f"{states.count(kind)} {kind}, " for kind in dict.fromkeys(states))[:-2] or "none"
         say(f"{plan.name}: {counts} of {len(states)} runs")
         for job, kind in zip(own, states, strict=True):
-            if kind not in ("done", "waiting"):
+            if kind not in ("done", "waiting") or (kind == "waiting" and "done" in states):
                 say(f"  {kind}: {job.name}")
+        if plan.choosing and "done" in states and choosing.read(results, scale, plan.choosing) is None:
+            say("  waiting: what choosing prototypes costs, measured when the runs are done")
