@@ -7,6 +7,7 @@ import os
 import re
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -74,14 +75,18 @@ def remove_partial_files(folder: Path) -> None:
 
 
 @contextmanager
-def only_holder(path: Path) -> Iterator[bool]:
+def only_holder(path: Path, patience: float = 0.0) -> Iterator[bool]:
     """Whether this process alone holds the lock file `path`, for as long as the context lasts.
+
+    If another holds it, this one waits for up to `patience` seconds.
 
     The system lets go of a lock when its holder ends, however it ends: what a killed process leaves behind is in no
     one's way. On disks that cannot lock files everyone is let in.
     """
     with open(path, "a+b") as file:
-        held = _lock(file)
+        deadline = time.monotonic() + patience
+        while not (held := _lock(file)) and time.monotonic() < deadline:
+            time.sleep(0.02)
         try:
             yield held
         finally:

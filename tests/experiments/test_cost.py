@@ -40,12 +40,12 @@ def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces, tmp_p
     assert found.seconds == pytest.approx(sum(found.training.values()) + sum(found.evaluation.values()))
 
 
-def test_sizes_and_batches_are_kinds_of_their_own(paces, tmp_path):
+def test_sizes_batches_and_prototypes_are_kinds_of_their_own(paces, tmp_path):
     estimate(distinct_jobs(find_plans("batch-size", PAPER)), tmp_path)
-    assert len(paces) == 5
+    assert len(paces) == 5 * 7  # batches and prototypes
     paces.clear()
     estimate(distinct_jobs(find_plans("linear", PAPER)), tmp_path)
-    assert len(paces) == 7 * 3  # 32, 96 and 64 px
+    assert len(paces) == 7 * 3 + 2  # 32, 96 and 64 px; CARL and SwAV have more prototypes on CIFAR-100
 
 
 def test_what_is_done_of_a_run_is_not_counted_again(paces, tmp_path):
@@ -97,3 +97,9 @@ def test_a_slow_machine_is_not_said_to_stand_still():
     assert (
         "carl 96 px 0.25 images/s" in cost.Estimate({"job": 1.0}, {"job": 1.0}, {kind: Pace(4.0, 1.0)}, {}).in_words()
     )
+
+
+def test_speeds_of_one_method_and_size_are_said_as_a_range():
+    paces = {cost.Kind("carl", 32, 256, count): Pace(1 / speed, 0.001) for count, speed in ((10, 300), (1000, 200))}
+    words = cost.Estimate({"job": 1.0}, {"job": 1.0}, paces, {}).in_words()
+    assert words.endswith("as measured here now: carl 32 px 200 to 300 images/s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from pathlib import Path
 from unittest import mock
@@ -85,6 +86,28 @@ def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch
         reproduce.reproduce("claims", "smoke", None, tmp_path, None, False, False, False, False, print)
     assert jobs.kept_file(tmp_path / "smoke", job.name).is_file()
     assert "43.21" in (tmp_path / "smoke/claims.md").read_text()
+
+
+def test_the_status_says_which_run_a_process_is_at(carl: Run, tmp_path):
+    job = find_plans("prior", CPU)[0].jobs[1]
+    with jobs.only_one_at(job, tmp_path / "repro/runs/cpu"):
+        ended = carl("reproduce", "prior", "--out", "repro", "--status")
+    assert ended.stdout == f"prior: 9 waiting, 1 running of 10 runs\n  running: {job.name}\n"
+
+
+def test_tables_wait_for_another_shard_to_have_written_its_own(monkeypatch, tmp_path):
+    """Outcomes are read and written in one go: what another finished meanwhile is in them."""
+    (plan,) = find_plans("claims", SMOKE)
+    job, runs = plan.jobs[0], tmp_path / "runs"
+    runs.mkdir()
+    write = threading.Thread(target=reproduce.write_results, args=([plan], SMOKE, plan.jobs, runs, tmp_path))
+    with files.only_holder(runs / ".tables.lock"):
+        write.start()
+        time.sleep(0.2)
+        assert not (tmp_path / "claims.md").exists()
+        files.write_json(jobs.outcome_file(runs, job), invented(job, 43.21))
+    write.join()
+    assert "43.21" in (tmp_path / "claims.md").read_text()
 
 
 def test_the_status_needs_no_data(carl: Run, tmp_path):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from carl import files
 from carl.errors import UserError
 from carl.experiments import jobs, places, runner
 from carl.experiments.compare import markdown, row
+from carl.experiments.cost import Estimate
 from carl.experiments.jobs import Job, Measure, collapsed_at, read_outcome
 from carl.experiments.recipes import find_plans
 from carl.experiments.runner import Shard, run_jobs, state, time_left
@@ -326,11 +328,16 @@ def test_the_time_left_does_not_count_untrained_encoders_and_failures(tmp_path):
 
 def test_the_time_left_is_what_is_expected_corrected_by_what_was(tmp_path):
     done, small, large = find_plans("prior", CPU)[0].jobs[:3]
-    expected = {done.name: 330.0, small.name: 100.0, large.name: 1000.0}
     together = [done, small, large]
+    training = {done.name: 330.0, small.name: 100.0, large.name: 1000.0}
+    expected = Estimate(training, dict.fromkeys(training, 0.0), {}, training)
     assert time_left(together, together, tmp_path, expected) == pytest.approx(1430)
     finished(done, tmp_path)  # in 660 s
     assert time_left(together, [small, large], tmp_path, expected) == pytest.approx(2 * 1100)
+    begun = replace(
+        expected, training={**training, large.name: 0.0}, evaluation={**expected.evaluation, large.name: 7.0}
+    )
+    assert time_left(together, [small, large], tmp_path, begun) == pytest.approx(2 * 107)  # and not its whole 1000
 
 
 DAMAGES = {
@@ -379,6 +386,28 @@ def test_two_processes_are_never_at_one_job(small_data, tmp_path):
             assert [path for path in sorted(tmp_path.rglob("*")) if "logs" not in path.parts] == before
     assert run_jobs([job], tmp_path, lambda line: None, own_process=False) == {}
     assert state(tmp_path, job) == "done"
+
+
+def test_who_merely_looks_at_a_job_keeps_no_one_from_it(small_data, tmp_path):
+    job = tiny("job", small_data)
+    assert not jobs.is_at_work(job, tmp_path)
+    assert not (tmp_path / job.name).exists()
+    with jobs.only_one_at(job, tmp_path) as alone:
+        assert alone
+        assert jobs.is_at_work(job, tmp_path)
+    looking, looked = threading.Event(), threading.Event()
+
+    def look() -> None:
+        with files.only_holder(tmp_path / job.name / jobs.JOB_LOCK):
+            looking.set()
+            looked.wait(0.05)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    looking.wait()
+    with jobs.only_one_at(job, tmp_path) as alone:
+        assert alone
+    thread.join()
 
 
 def test_machine_and_date_stay_those_of_the_training(small_data, tmp_path):

@@ -33,6 +33,7 @@ class Kind:
     method: str
     image_size: int
     batch_size: int
+    prototypes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,25 @@ class Estimate:
     def seconds(self) -> float:
         return sum(self.training.values()) + sum(self.evaluation.values())
 
+    @property
+    def left(self) -> dict[str, float]:
+        """Seconds by job, of what is left of it."""
+        return {name: seconds + self.evaluation[name] for name, seconds in self.training.items()}
+
     def in_words(self) -> str:
-        kinds = (f"{k.method} {k.image_size} px {1 / p.train:.3g} images/s" for k, p in self.paces.items())
-        measured = f", as measured here now: {', '.join(dict.fromkeys(kinds))}" if self.paces else ""
+        speeds: dict[str, list[float]] = {}
+        for kind, pace in self.paces.items():
+            speeds.setdefault(f"{kind.method} {kind.image_size} px", []).append(1 / pace.train)
+        kinds = (f"{what} {_from_to(found)} images/s" for what, found in speeds.items())
+        measured = f", as measured here now: {', '.join(kinds)}" if self.paces else ""
         training, evaluation = (duration(sum(part.values())) for part in (self.training, self.evaluation))
         parts = f"training {training}, evaluation {evaluation}"
         return f"about {duration(self.seconds)} ({parts}){measured}"
+
+
+def _from_to(values: Sequence[float]) -> str:
+    """`207 to 302`, one number if they are the same in three digits."""
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values))))
 
 
 def estimate(jobs: Sequence[Job], root: Path) -> Estimate:
@@ -96,7 +110,12 @@ def part_left(job: Job, root: Path) -> float:
 def kind_of(job: Job) -> Kind:
     config = resolved(job)
     assert config.data.image_size is not None
-    return Kind(config.method.name, config.data.image_size, config.train.batch_size)
+    return Kind(
+        config.method.name,
+        config.data.image_size,
+        config.train.batch_size,
+        getattr(config.method, "prototypes", None),
+    )
 
 
 def passes(job: Job, measure: Measure) -> float:

@@ -193,8 +193,17 @@ def only_one_at(job: Job, root: Path) -> Iterator[bool]:
     """Whether no other process is at this job, nor will be while the context lasts."""
     path = root / job.name / JOB_LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.only_holder(path) as held:
+    with files.only_holder(path, patience=0.2) as held:  # who merely looks lets go at once
         yield held
+
+
+def is_at_work(job: Job, root: Path) -> bool:
+    """Whether some process is at this job now."""
+    path = root / job.name / JOB_LOCK
+    if not path.exists():
+        return False
+    with files.only_holder(path) as held:
+        return not held
 
 
 class InUseError(UserError):

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from carl import files
 from carl.assembly import load_data
 from carl.config import resolve
 from carl.errors import UserError
 from carl.experiments import choosing
 from carl.experiments.cost import estimate
-from carl.experiments.jobs import Job, Outcome, adopt, keep, read_outcome, to_adopt
+from carl.experiments.jobs import Job, Outcome, adopt, is_at_work, keep, read_outcome, to_adopt
 from carl.experiments.listing import listed
 from carl.experiments.outputs import write_all
 from carl.experiments.places import located
@@ -64,16 +65,15 @@ def reproduce(
     if scale.name != "smoke" and (adopted := adopt(jobs, results / scale.name, runs)):
         say(f"{adopted} outcomes are those of {results / scale.name}; to measure them yourself, give another --out")
     waiting = [job for job in mine if state(runs, job) != "done"]
-    expected = None
+    cost = None
     if scale.name != "smoke" and waiting:
         check_data(waiting, data_root, scale, say)
         cost = estimate(waiting, runs)
         say(f"{counted(waiting)}, {cost.in_words()}")
         if cost.seconds > DAY and not yes:
             raise UserError(f"this takes about {duration(cost.seconds)}, more than a day; add --yes to start it")
-        expected = cost.whole
     try:
-        failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, expected)
+        failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, cost)
         measure_choosing(plans, scale, runs, results / scale.name, say)
     finally:  # after Ctrl-C too: what is finished is shown and kept
         written = write_results(plans, scale, jobs, runs, results / scale.name)
@@ -138,15 +138,20 @@ def measure_choosing(
 
 
 def write_results(plans: Sequence[Plan], scale: Scale, jobs: Sequence[Job], runs: Path, results: Path) -> list[Path]:
-    """Tables and figures of what is finished, and the outcomes they were made from."""
-    outcomes = collect(jobs, runs)
-    for job in jobs:
-        if job.name in outcomes:
-            keep(job, outcomes[job.name], results)
-    written = []
-    for plan in plans:
-        own = {job.name: outcomes[job.name] for job in plan.jobs if job.name in outcomes}
-        written += write_all(plan, scale, own, results)
+    """Tables and figures of what is finished, and the outcomes they were made from.
+
+    One process at a time: another shard could have read fewer outcomes, and write its tables last.
+    """
+    runs.mkdir(parents=True, exist_ok=True)
+    with files.only_holder(runs / ".tables.lock", patience=300.0):
+        outcomes = collect(jobs, runs)
+        for job in jobs:
+            if job.name in outcomes:
+                keep(job, outcomes[job.name], results)
+        written = []
+        for plan in plans:
+            own = {job.name: outcomes[job.name] for job in plan.jobs if job.name in outcomes}
+            written += write_all(plan, scale, own, results)
     return written
 
 
@@ -179,6 +184,8 @@ def say_status(
         own = [job for job in plan.jobs if job.name in asked]
         adopted = {job.name: to_adopt(job, results, runs) for job in own}
         states = [state(runs, job) if (kept := adopted[job.name]) is None else state_of(kept, job) for job in own]
+        at_work = (s != "done" and is_at_work(job, runs) for s, job in zip(states, own, strict=True))
+        states = ["running" if busy else s for busy, s in zip(at_work, states, strict=True)]
         counts = "".join(f"{states.count(kind)} {kind}, " for kind in dict.fromkeys(states))[:-2] or "none"
         say(f"{plan.name}: {counts} of {len(states)} runs")
         for job, kind in zip(own, states, strict=True):

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from types import FrameType
 
 from carl import files
 from carl.errors import UserError
+from carl.experiments.cost import Estimate
 from carl.experiments.jobs import (
     InUseError,
     Job,
@@ -55,7 +56,7 @@ class Shard:
 
 
 def state(root: Path, job: Job) -> str:
-    """`done`, `measures missing`, `failed`, `cut off` or `waiting`."""
+    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process is at it."""
     outcome = read_outcome(root, job)
     if outcome is None:
         return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
@@ -74,12 +75,12 @@ def run_jobs(
     say: Say,
     own_process: bool,
     data_root: Path | None = None,
-    expected: Mapping[str, float] | None = None,
+    expected: Estimate | None = None,
 ) -> dict[str, str]:
     """Run what is not done; names of the jobs that failed, with the reason. A signal ends the job, saved, and the rest.
 
     `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
-    `expected` are the seconds of each job that is not done, where they are known.
+    `expected` is of the jobs that are not done, where it is known.
     """
     todo = [job for job in jobs if state(root, job) != "done"]
     if len(todo) < len(jobs):
@@ -100,21 +101,20 @@ def run_jobs(
     return failed
 
 
-def time_left(
-    jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Mapping[str, float] | None = None
-) -> float | None:
+def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Estimate | None = None) -> float | None:
     """Seconds: what is expected, corrected by what the finished ones of these jobs took.
 
     Where nothing is expected, training is taken to need as long for an image as it did; None before any is finished.
     Untrained encoders and failures take next to nothing and would say nothing of the rest.
     """
-    sizes = expected or {job.name: job.cost for job in jobs if job.trains}
+    sizes = expected.whole if expected else {job.name: job.cost for job in jobs if job.trains}
     done = [(sizes[job.name], found) for job in jobs if job.name in sizes and (found := read_outcome(root, job))]
     known = [(size, spent) for size, found in done if (spent := _spent(found)) is not None]
     if not known and not expected:
         return None
     pace = sum(spent for _, spent in known) / sum(size for size, _ in known) if known else 1.0
-    return pace * sum(sizes.get(job.name, 0.0) for job in left)
+    rest = expected.left if expected else sizes
+    return pace * sum(rest.get(job.name, 0.0) for job in left)
 
 
 def _spent(outcome: Outcome) -> float | None:
