@@ -147,3 +147,5 @@ def test_the_table_stands_under_the_claims_alone(tmp_path):
         if "What choosing prototypes costs" in (tmp_path / f"{plan.name}.md").read_text():
             told.append(plan.name)
     assert told == ["claims"]
+    assert (tmp_path / "choosing.png").stat().st_size > 1000
+    assert "18.0%" in (tmp_path / "choosing.svg").read_text()  # PCL's three parts together: 2 + 3 + 4 of 50 s

@@ -164,11 +164,11 @@ def test_one_name_is_never_two_runs():
         joined(job, other)
 
 
-def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_52():
+def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_54():
     jobs = distinct_jobs(find_plans("all", CPU))
     names = {job.name for job in jobs}
     trained = [job.name for job in jobs if job.trains]
-    assert len(trained) <= 52
+    assert len(trained) <= 54
     for method in ("carl", "simclr"):
         assert {f"cifar10/{method}/20-epochs/seed-{seed}" for seed in range(3)} <= names
     assert sum("/random/" in name for name in names) == 3

@@ -36,6 +36,7 @@ LATE = 0.9  # of the training: PCL clusters and SwAV has its queue
 CARL_LOSS, SWAV_LOSS, SIMCLR_LOSS = "CARL, loss", "SwAV, codes and loss", "SimCLR, loss (no prototypes)"
 PCL_LOSS, EMBEDDING, KMEANS = "PCL, loss", "PCL, embedding all images", "PCL, k-means"
 PARTS = (CARL_LOSS, SWAV_LOSS, PCL_LOSS, EMBEDDING, KMEANS, SIMCLR_LOSS)
+BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # of a figure: one a method, from below
 Record = dict[str, Any]
 
 

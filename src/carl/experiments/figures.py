@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
-from carl.experiments.cells import Filled, ours_in_words, paper_numbers
+from carl.experiments import choosing
+from carl.experiments.cells import Filled, ours_in_words, paper_numbers, random_of
 from carl.experiments.jobs import Outcome
-from carl.experiments.recipes import COSTS, MEMORY, OF_JOINT, SPEED, Plan
+from carl.experiments.recipes import COSTS, MEMORY, Plan
 from carl.experiments.scales import TITLES, Scale
 
 ACCURACY = "top-1 accuracy (%)"
@@ -41,14 +42,54 @@ def draw(
         axis.grid(axis="x" if plan.name == "claims" else "y", alpha=0.3)
         axis.set_axisbelow(True)
     figure.suptitle(f"{plan.title} ({plan.section} of the paper)\n{_of_ours(scale, cells)}", fontsize="medium")
-    written = []
-    for kind in ("png", "svg"):
-        written.append(folder / f"{plan.name}.{kind}")
-        # The same figures give the same file: no date, no random names.
-        with files.atomic_writer(written[-1]) as file, matplotlib.rc_context({"svg.hashsalt": plan.name}):
-            figure.savefig(file, format=kind, dpi=120, metadata={"Date": None} if kind == "svg" else None)
+    return _save(figure, plan.name, folder)
+
+
+def _save(figure: Any, name: str, folder: Path) -> list[Path]:
+    """PNG and SVG. The same figures give the same file: no date, no random names."""
+    import matplotlib
+    from matplotlib import pyplot
+
+    written = [folder / f"{name}.{kind}" for kind in ("png", "svg")]
+    for path, about in zip(written, (None, {"Date": None}), strict=True):
+        with files.atomic_writer(path) as file, matplotlib.rc_context({"svg.hashsalt": name}):
+            figure.savefig(file, format=path.suffix[1:], dpi=120, metadata=about)
     pyplot.close(figure)
     return written
+
+
+def draw_choosing(record: Mapping[str, Any], scale: Scale, folder: Path) -> list[Path]:
+    """Seconds of an epoch that go into choosing prototypes: a group of bars a K, PCL's parts on top of each other."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    counts, width = record["counts"], 0.22
+    figure, axis = pyplot.subplots(figsize=(7.5, 4.6), layout="constrained")
+    for place, parts in enumerate(choosing.BARS):
+        below = [0.0] * len(counts)
+        xs = [x + (place - (len(choosing.BARS) - 1) / 2) * width for x in range(len(counts))]
+        for shade, part in enumerate(parts):
+            heights = [record["prototypes"][str(count)][part]["seconds"] for count in counts]
+            colour = (*pyplot.get_cmap("tab10")(place)[:3], 1 - 0.3 * shade)
+            axis.bar(xs, heights, 0.92 * width, bottom=below, color=colour, label=part)
+            below = [low + height for low, height in zip(below, heights, strict=True)]
+        for x, height in zip(xs, below, strict=True):
+            share = 100 * height / record["encoder_seconds"]
+            axis.annotate(f"{share:.1f}%", (x, height), ha="center", va="bottom", fontsize="small")
+    axis.set_xticks(range(len(counts)), [f"K = {count:,}" for count in counts])
+    axis.set_ylabel("seconds an epoch")
+    axis.legend(fontsize="small", frameon=False, loc="upper left")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", alpha=0.3)
+    axis.set_axisbelow(True)
+    figure.suptitle(
+        f"What choosing prototypes costs, beside the encoder's {record['encoder_seconds']:.0f} s (in percent of them)\n"
+        f"ours: {scale.name} scale, an epoch of {record['images']:,} images in batches of {record['batch']}",
+        fontsize="medium",
+    )
+    return _save(figure, "choosing", folder)
 
 
 def _of_ours(scale: Scale, cells: Sequence[Filled]) -> str:
@@ -61,16 +102,17 @@ def _of_ours(scale: Scale, cells: Sequence[Filled]) -> str:
 
 
 def _colours(rows: Sequence[str]) -> dict[str, Any]:
-    """A colour a row; that of the other reading of Eq. 4 is the same, halfway to white."""
+    """A colour a row; that of a variant, such as the other reading of Eq. 4, is its row's, halfway to white."""
     from matplotlib import colormaps
 
-    places = {row: place for place, row in enumerate(dict.fromkeys(row.removesuffix(OF_JOINT) for row in rows))}
-    plain = {row: colormaps["tab10"](places[row.removesuffix(OF_JOINT)] % 10) for row in rows}
-    return {row: tuple((part + 1) / 2 for part in c) if row.endswith(OF_JOINT) else c for row, c in plain.items()}
+    places = {row: place for place, row in enumerate(dict.fromkeys(_main(row) for row in rows))}
+    plain = {row: colormaps["tab10"](places[_main(row)] % 10) for row in rows}
+    return {row: c if row == _main(row) else tuple((part + 1) / 2 for part in c) for row, c in plain.items()}
 
 
-def _line_of(row: str) -> str:
-    return ":" if row.endswith(OF_JOINT) else "-"
+def _main(row: str) -> str:
+    """The row that this one is a variant of: `carl` of `carl, joint targets`."""
+    return row.split(", ")[0]
 
 
 def _of_accuracy(cells: Sequence[Filled]) -> list[Filled]:
@@ -97,11 +139,11 @@ def _table(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
         axis.set_xticks(range(len(columns)), [_title(column, shown) for column in columns], fontsize="small")
         if len(columns) > 5:
             axis.tick_params(axis="x", labelrotation=20)
-        axis.set_xlabel("prototypes" if plan.name == "batch-size" else "")
         axis.set_ylabel(ACCURACY)
+        _draw_random(axis, shown, outcomes)
         alike = all(f.as_in_the_paper for f in shown if f.mean is not None and f.paper is not None)
         marks = ("the paper's" if alike else "the paper's, of its\nown data and epochs") if marked else ""
-        _legend(axis, colours, marks, scale, "batch " if plan.name == "batch-size" else "")
+        _legend(axis, colours, marks, scale)
 
     return [panel] if shown else []
 
@@ -112,15 +154,31 @@ def _title(column: str, cells: Sequence[Filled]) -> str:
     return column + ("\nours: " + ",\n".join(shown) if shown else "")
 
 
-def _legend(axis: Panel, colours: Mapping[str, Any], marks: str, scale: Scale, prefix: str) -> None:
+def _draw_random(axis: Panel, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> None:
+    """What the encoders of all these runs have before training, as a line: where that is one number."""
+    if any(f.cell.setting is None for f in cells):
+        return  # they have a row of their own
+    found: dict[str, list[float]] = {}
+    for f in cells:
+        for outcome in (outcomes[name] for name in f.cell.jobs if name in outcomes):
+            if (value := random_of(outcome, f.cell.figure)) is not None:
+                found.setdefault(outcome["measures"][f.cell.figure]["data"], []).append(value)
+    for data, values in found.items() if len({f.cell.figure for f in cells}) == 1 else ():
+        label = f"random weights, {TITLES.get(data, data)}" if len(found) > 1 else "random weights"
+        style = dict(zip(found, (":", "-."), strict=False)).get(data, "--")
+        axis.axhline(statistics.fmean(values), color="grey", linestyle=style, linewidth=1.2, label=label)
+
+
+def _legend(axis: Panel, colours: Mapping[str, Any], marks: str, scale: Scale) -> None:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    handles: list[Any] = [Patch(color=colour, label=f"{prefix}{row}") for row, colour in colours.items()]
+    handles: list[Any] = [Patch(color=colour, label=row) for row, colour in colours.items()]
     if marks:
         mark = Line2D([], [], marker="D", linestyle="", color="white", markeredgecolor="black", markersize=4.5)
         mark.set_label(marks)
         handles.append(mark)
+    handles += [line for line in axis.lines if line.get_label().startswith("random")]
     axis.legend(
         handles=handles,
         title=f"bars: ours, {scale.name} scale",
@@ -147,22 +205,35 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
     if not any(curves.values()):
         curves, what = {row: _probe_curve(row, cells, outcomes) for row in rows}, "kNN probe"
 
-    def ours(axis: Panel) -> None:
-        from matplotlib.ticker import MaxNLocator
+    heights = [y for points in curves.values() for _, y in points]
+    data = next((TITLES.get(o["data"], o["data"]) for o in outcomes.values() if o.get("probes")), "")
 
-        for row, points in curves.items():
-            axis.plot([x for x, _ in points], [y for _, y in points], _line_of(row), color=colours[row], label=row)
-        ends = [point for row in rows if (point := _collapse(row, cells, outcomes, curves[row])) is not None]
-        if ends:
-            axis.plot([x for x, _ in ends], [y for _, y in ends], "kx", label="collapsed from here on")
-        axis.legend(fontsize="small", frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-        data = next(o["data"] for o in outcomes.values() if o.get("probes"))
-        axis.set(title=f"ours, {scale.name} scale: {what}, {TITLES.get(data, data)}", xlabel=plan.chart)
-        axis.set_ylabel(f"{what}, top-1 (%)")
-        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    def ours(own: Sequence[str], variant: str) -> Any:
+        def panel(axis: Panel) -> None:
+            from matplotlib.ticker import MaxNLocator
 
+            label = "collapsed from here on"
+            for row in own:
+                colour = colours[_main(row)]
+                axis.plot([x for x, _ in curves[row]], [y for _, y in curves[row]], color=colour, label=_main(row))
+                if (end := _collapse(row, cells, outcomes, curves[row])) is not None:
+                    style = {"color": colour, "markeredgecolor": "black", "linestyle": "", "markersize": 9}
+                    axis.plot([end[0]], [end[1]], "X", label=label, **style)
+                    label = ""
+            axis.legend(fontsize="small", frameon=False)
+            axis.set(title=f"ours, {scale.name} scale: {what}, {data}{variant}", xlabel=plan.chart)
+            axis.set_ylabel(f"{what}, top-1 (%)")
+            margin = 0.05 * (max(heights) - min(heights)) + 0.1
+            axis.set_ylim(min(heights) - margin, max(heights) + margin)  # the same in both panels
+            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+        return panel
+
+    groups: dict[str, list[str]] = {}
+    for row in (row for row in rows if curves[row]):
+        groups.setdefault(row.removeprefix(_main(row)), []).append(row)
     shown = [theirs] if any(f.paper is not None for f in cells) else []
-    return shown + ([ours] if any(curves.values()) else [])
+    return shown + [ours(own, variant) for variant, own in groups.items()]
 
 
 def _plot_paper(axis: Panel, plan: Plan, row: str, colour: Any) -> None:
@@ -218,20 +289,26 @@ def _prototypes(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Map
     def ours(axis: Panel) -> None:
         for row in rows:
             own = [f for f in cells if f.cell.row == row and f.mean is not None]
-            counts, means = [int(f.cell.column) for f in own], [f.mean for f in own]
-            axis.plot(counts, means, "s" + _line_of(row), color=colours[row], label=_of_what(row, own))
+            counts, means = [_count(f) for f in own], [f.mean for f in own]
+            style = "s-" if row == _main(row) else "s:"
+            axis.plot(counts, means, style, color=colours[row], label=_of_what(row, own))
             for f in own:
                 if f.deviation is not None:
-                    axis.errorbar(int(f.cell.column), f.mean, yerr=f.deviation, color=colours[row], capsize=3)
+                    axis.errorbar(_count(f), f.mean, yerr=f.deviation, color=colours[row], capsize=3)
         lost = [f for f in cells if f.mean is not None and _lost(f, outcomes)]
         if lost:
-            counts, means = [int(f.cell.column) for f in lost], [f.mean for f in lost]
+            counts, means = [_count(f) for f in lost], [f.mean for f in lost]
             axis.plot(counts, means, "kx", markersize=10, label="collapsed")
+        _draw_random(axis, cells, outcomes)
         first = next(f.settings[0] for f in cells if f.settings)
         finish(axis, f"ours, {scale.name} scale: {first.protocol}, {first.epochs} epochs, {first.images:,} images")
 
     shown = [theirs] if any(f.paper is not None for f in cells) else []
     return shown + ([ours] if any(f.mean is not None for f in cells) else [])
+
+
+def _count(cell: Filled) -> int:
+    return int(cell.cell.column.removeprefix("K = "))
 
 
 def _lost(cell: Filled, outcomes: Mapping[str, Outcome]) -> bool:
@@ -246,7 +323,10 @@ def _of_what(row: str, cells: Sequence[Filled]) -> str:
 
 
 def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
-    """Panels of bars over the same rows: accuracy, speed and memory. The paper has no numbers for them."""
+    """Panels of bars over the same rows: accuracy and memory. The paper has no numbers for them.
+
+    Speeds are in the table alone: of runs that were not timed against each other, they are no picture.
+    """
     measured = [f for f in cells if f.mean is not None]
     rows = list(dict.fromkeys(f.cell.row for f in reversed(measured)))  # from below
 
@@ -262,7 +342,6 @@ def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping
 
     panels = {
         ACCURACY: _of_accuracy(measured),
-        "images/s of training, clustering included": [f for f in measured if f.cell.figure == SPEED],
         "peak memory (MB)": [f for f in measured if f.cell.figure == MEMORY],
     }
     return [bars(own, label, named=label == ACCURACY) for label, own in panels.items()]

@@ -377,4 +377,5 @@ def _short(probe: Outcome) -> Outcome:
 def machine_in_words(machine: dict[str, Any]) -> str:
     """Where a run was measured, which need not be here."""
     where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
-    return f"{where}, {machine['cores']} cores, {machine['threads']} threads"
+    counts = ", ".join(f"{machine[f'{one}s']} {one}{'s' * (machine[f'{one}s'] != 1)}" for one in ("core", "thread"))
+    return f"{where}, {counts}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from carl import files
 from carl.experiments import choosing
 from carl.experiments.cells import WORDS, Filled, differences, fill, ours_in_words
-from carl.experiments.figures import draw
+from carl.experiments.figures import draw, draw_choosing
 from carl.experiments.jobs import Outcome
 from carl.experiments.recipes import CLUSTERING, SPEED, Plan, Setting
 from carl.experiments.scales import Scale
@@ -36,7 +37,7 @@ def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
         for name in WORDS:
             found = {row: one[name] for row, one in own.items() if name in one and one[name][1] not in row}
             theirs, ours = (" or ".join(dict.fromkeys(pair[side] for pair in found.values())) for side in (0, 1))
-            where = f" for {', '.join(found)}" if len(found) < len(own) else ""
+            where = f" for {' and '.join(found)}" if len(found) < len(own) else ""
             texts += [f"{ours} (paper: {theirs}){where}"] if found else []
         if texts:
             told.setdefault(", ".join(texts), []).append(column)
@@ -88,11 +89,15 @@ def markdown(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
 
 def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
     heads, *lines = _table(cells, "\\textit{{}}", _tex)
+    heads = [_stacked(title) for title in heads]
     shown = [" & ".join(line) + " \\\\" for line in (heads, *lines)]
     return "\n".join(
         [
             "\\begin{table*}",
+            "\\footnotesize",
+            "\\setlength{\\tabcolsep}{3pt}",
             f"\\caption{{{_tex(caption(plan, scale, cells))}}}",
+            f"\\label{{tab:{plan.name}-{scale.name}}}",
             f"\\begin{{tabular}}{{l{'c' * (len(heads) - 1)}}}",
             "\\toprule", shown[0], "\\midrule", *shown[1:], "\\bottomrule",
             "\\end{tabular}", "\\end{table*}", "",
@@ -100,7 +105,14 @@ def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
     )  # fmt: skip
 
 
+def _stacked(title: str) -> str:
+    """`a (ours: b, c)` on a line each, so that a table of many columns fits a page."""
+    parts = title.replace(" (ours: ", "\nours: ").removesuffix(")").replace(", ", "\n").split("\n")
+    return title if len(parts) == 1 else "\\shortstack{" + " \\\\ ".join(parts) + "}"
+
+
 def _tex(text: str) -> str:
+    text = re.sub(r"lambda\((\d),(\d)\)", r"$\\lambda_e(\1,\2)$", text)
     for plain, command in (
         ("%", "\\%"), ("&", "\\&"), ("#", "\\#"), ("_", "\\_"), ("±", "$\\pm$"), ("->", "$\\rightarrow$"),
         ("<", "$<$"), (">", "$>$"),
@@ -115,7 +127,7 @@ def comma_separated(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     names = [field.name for field in fields(Setting)]
     heads = ["experiment", "scale", "row", "column", "figure", "paper", "paper_std"]
-    heads += [f"paper_{name}" for name in names]
+    heads += [f"paper_{name}" + "_assumed" * (name == "targets") for name in names]  # which the paper leaves open
     writer.writerow([*heads, "ours", "ours_std", "failed", "as_in_the_paper", *names])
     for f in cells:
         theirs = ["" if value is None else str(value) for value in f.paper or (None, None)]
@@ -166,9 +178,11 @@ def write_all(plan: Plan, scale: Scale, outcomes: Mapping[str, Outcome], folder:
     health = health_table(plan, outcomes)
     if health.count("\n") > 2:
         text += f"\n## Health of the prototypes\n\n{health}"
-    if plan.choosing and (record := choosing.read(folder, scale, plan.choosing)) is not None:
+    record = choosing.read(folder, scale, plan.choosing) if plan.choosing else None
+    if record is not None:
         text += f"\n## What choosing prototypes costs\n\n{choosing.section(record)}"
     contents = {"md": text, "tex": latex(plan, scale, cells), "csv": comma_separated(plan, scale, cells)}
     for ending, content in contents.items():
         files.write_text(folder / f"{plan.name}.{ending}", content)
-    return [folder / f"{plan.name}.{ending}" for ending in contents] + draw(plan, scale, cells, outcomes, folder)
+    written = [folder / f"{plan.name}.{ending}" for ending in contents] + draw(plan, scale, cells, outcomes, folder)
+    return written + (draw_choosing(record, scale, folder) if record is not None else [])

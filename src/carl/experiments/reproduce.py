@@ -129,11 +129,10 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: C
 def measure_choosing(
     plans: Sequence[Plan], scale: Scale, runs: Path, results: Path, say: Callable[[str], None]
 ) -> None:
-    """What choosing prototypes costs, once, when no run of the plan is left that could be going on beside it."""
+    """What choosing prototypes costs, once, when no run is left that could be going on beside it."""
+    left = any(state(runs, job) in ("waiting", "cut off") for plan in plans for job in plan.jobs)
     for plan in plans:
-        if not plan.choosing or choosing.read(results, scale, plan.choosing) is not None:
-            continue
-        if all(state(runs, job) not in ("waiting", "cut off") for job in plan.jobs):
+        if plan.choosing and not left and choosing.read(results, scale, plan.choosing) is None:
             choosing.write(results, choosing.measure(scale, plan.choosing, say))
 
 
