@@ -234,7 +234,7 @@ def drawn_with_a_collapse(name: str, job: str) -> tuple[Axes, list[tuple[float, 
     outcomes[job] |= {"collapsed_at": 3.0}
     axis = Figure().add_subplot()
     getattr(figures, f"_{name}")(plan, CPU, cells, outcomes)[1](axis)
-    (mark,) = (curve for curve in axis.lines if curve.get_marker() in "xX")
+    (mark,) = (curve for curve in axis.lines if curve.get_marker() in "xX" and len(curve.get_xdata()))
     return axis, list(zip(mark.get_xdata(), mark.get_ydata(), strict=True))
 
 

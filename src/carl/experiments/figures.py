@@ -212,16 +212,16 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
         def panel(axis: Panel) -> None:
             from matplotlib.ticker import MaxNLocator
 
-            label = "collapsed from here on"
-            for row in own:
-                colour = colours[_main(row)]
-                axis.plot([x for x, _ in curves[row]], [y for _, y in curves[row]], color=colour, label=_main(row))
-                if (end := _collapse(row, cells, outcomes, curves[row])) is not None:
-                    style = {"color": colour, "markeredgecolor": "black", "linestyle": "", "markersize": 9}
-                    axis.plot([end[0]], [end[1]], "X", label=label, **style)
-                    label = ""
-            axis.legend(fontsize="small", frameon=False)
-            axis.set(title=f"ours, {scale.name} scale: {what}, {data}{variant}", xlabel=plan.chart)
+            ends = {row: end for row in own if (end := _collapse(row, cells, outcomes, curves[row])) is not None}
+            for row in own:  # in the colours of the paper's panel, which names them
+                axis.plot([x for x, _ in curves[row]], [y for _, y in curves[row]], color=colours[_main(row)])
+            style = {"markeredgecolor": "black", "linestyle": "", "markersize": 9}
+            for row, (x, y) in ends.items():
+                axis.plot([x], [y], "X", color=colours[_main(row)], **style)
+            if ends:
+                axis.plot([], [], "X", color="white", label="collapsed from here on", **style)
+                axis.legend(fontsize="small", frameon=False)
+            axis.set(title=f"ours, {scale.name} scale: {what}, {data}\n{variant}".strip(), xlabel=plan.chart)
             axis.set_ylabel(f"{what}, top-1 (%)")
             margin = 0.05 * (max(heights) - min(heights)) + 0.1
             axis.set_ylim(min(heights) - margin, max(heights) + margin)  # the same in both panels
@@ -231,7 +231,7 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
 
     groups: dict[str, list[str]] = {}
     for row in (row for row in rows if curves[row]):
-        groups.setdefault(row.removeprefix(_main(row)), []).append(row)
+        groups.setdefault(row.removeprefix(_main(row)).removeprefix(", "), []).append(row)
     shown = [theirs] if any(f.paper is not None for f in cells) else []
     return shown + [ours(own, variant) for variant, own in groups.items()]
 
