@@ -170,7 +170,7 @@ def test_the_papers_digits_are_kept_and_printed_as_it_rounds_them():
     assert "| lambda(1,2) | 71.85 / " in markdown(plan, PAPER, cells)
     (row,) = lines_of(plan, PAPER, cells, row="lambda(1,2)", column="50 epochs")
     assert row["paper"] == "71.84533333"
-    assert str(paper_numbers("linear")[1]["pcl", "CIFAR-100 200"][1]) == "0.76"
+    assert str(paper_numbers("linear")["pcl", "CIFAR-100 200"][1]) == "0.76"
 
 
 def test_claims_show_pairs_clustering_and_images_of_a_prototype():
@@ -211,9 +211,7 @@ def test_tables_are_drawn_as_bars_with_the_papers_numbers_as_marks():
     (axis,) = drawn("linear", CPU)
     assert len(axis.patches) == 2 * 11  # seven methods, three of them twice, and random weights, two protocols
     marks = sorted({float(mark.get_ydata()[0]) for mark in axis.lines if mark.get_marker() == "D"})
-    assert marks == sorted(
-        float(mean) for (_, c), (mean, _) in paper_numbers("linear")[1].items() if c == "CIFAR-10 200"
-    )
+    assert marks == sorted(float(mean) for (_, c), (mean, _) in paper_numbers("linear").items() if c == "CIFAR-10 200")
     assert sum(len(found.lines[2]) > 0 for found in axis.containers if hasattr(found, "lines")) == 2 * 4  # of 3 seeds
 
 

@@ -70,19 +70,19 @@ def rounded(value: Decimal, digits: int) -> Decimal:
 
 
 @cache
-def paper_numbers(name: str) -> tuple[str, dict[tuple[str, str], PaperNumber]]:
-    """Where in the paper, and its numbers by row and column."""
+def paper_numbers(name: str) -> dict[tuple[str, str], PaperNumber]:
+    """What the paper reports, by row and column."""
     text = resources.files("carl.experiments").joinpath("paper.toml").read_text(encoding="utf-8")
     table: Mapping[str, Any] = tomllib.loads(text, parse_float=Decimal).get(name, {})
     numbers: dict[tuple[str, str], PaperNumber] = {}
     for row, values in table.get("rows", {}).items():
         for column, value in zip(table["columns"], values, strict=True):
             numbers[row, column] = (value[0], value[1]) if isinstance(value, list) else (Decimal(value), None)
-    return table.get("where", ""), numbers
+    return numbers
 
 
 def fill(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Filled]:
-    _, numbers = paper_numbers(plan.name)
+    numbers = paper_numbers(plan.name)
     return [_filled(cell, outcomes, numbers) for cell in plan.cells]
 
 

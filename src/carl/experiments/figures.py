@@ -238,7 +238,7 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
 
 def _plot_paper(axis: Panel, plan: Plan, row: str, colour: Any) -> None:
     """All of the paper's points, also those that this scale leaves out."""
-    numbers = {int(column): float(mean) for (r, column), (mean, _) in paper_numbers(plan.name)[1].items() if r == row}
+    numbers = {int(column): float(mean) for (r, column), (mean, _) in paper_numbers(plan.name).items() if r == row}
     if numbers:
         axis.plot(list(numbers), list(numbers.values()), "o--", color=colour, label=row)
 

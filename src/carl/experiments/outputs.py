@@ -93,14 +93,16 @@ def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
     shown = [" & ".join(line) + " \\\\" for line in (heads, *lines)]
     return "\n".join(
         [
+            "% needs booktabs and graphicx",
             "\\begin{table*}",
             "\\footnotesize",
             "\\setlength{\\tabcolsep}{3pt}",
             f"\\caption{{{_tex(caption(plan, scale, cells))}}}",
             f"\\label{{tab:{plan.name}-{scale.name}}}",
+            "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",  # no wider than the page
             f"\\begin{{tabular}}{{l{'c' * (len(heads) - 1)}}}",
             "\\toprule", shown[0], "\\midrule", *shown[1:], "\\bottomrule",
-            "\\end{tabular}", "\\end{table*}", "",
+            "\\end{tabular}}", "\\end{table*}", "",
         ]
     )  # fmt: skip
 
