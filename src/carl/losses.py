@@ -179,19 +179,21 @@ def sinkhorn(scores: Tensor, epsilon: float, iterations: int, absent: Tensor | N
 
     Alternates between equal sums of prototypes and of images. Rows sum to one. Computed in log space: with a sharp
     epsilon whole rows of the exponential would be zero, and the codes 0 / 0. Rows that are `absent` (B,) count for
-    nothing: their weight is exp(ABSENT), which is zero, and known on the device alone.
+    nothing: their weight is exp(ABSENT), which is zero, and known on the device alone. In place, since with a queue
+    and many prototypes it is new memory that takes the time.
     """
     with full_precision(scores.device.type):
         log_codes = (scores.float() if scores.dtype.itemsize < 4 else scores) / epsilon
         for _ in range(iterations):
             if absent is not None:
-                log_codes = log_codes + ABSENT * absent[:, None]
+                log_codes += ABSENT * absent[:, None]
             highest = log_codes.amax(dim=0)
             if distributed.world_size() > 1:
                 dist.all_reduce(highest, op=dist.ReduceOp.MAX)
-            sums = distributed.sum_over_processes((log_codes - highest).exp().sum(dim=0))
-            log_codes = (log_codes - highest - sums.log()).log_softmax(dim=1)
-        return log_codes.exp()
+            sums = distributed.sum_over_processes((log_codes - highest).exp_().sum(dim=0))
+            log_codes -= highest + sums.log()
+            log_codes -= log_codes.logsumexp(dim=1, keepdim=True)
+        return log_codes.exp_()
 
 
 def cross_entropy_of_codes(codes: Tensor, scores: Tensor, temperature: float) -> Tensor:
