@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from carl import files
 from carl.experiments import choosing, reproduce
@@ -44,6 +45,15 @@ def test_what_is_held_are_prototypes_queues_and_what_k_means_needs_of_all_images
         "PCL, k-means": (5 + 10 + 20) * (row + 4) + 3 * 128 * 8,
         "SimCLR, loss (no prototypes)": 0,
     }
+
+
+def test_queues_are_full_when_a_loss_is_timed():
+    """Codes of an empty queue took three times as long: numbers next to zero are slow."""
+    epoch = choosing.Epoch(SMOKE, torch.device("cpu"))
+    method = epoch.method("swav", {"prototypes": 10})
+    epoch._loss(method)()
+    queues = [module for module in method.modules() if isinstance(module, Queue)]
+    assert [float(queue.filled) for queue in queues] == [1.0, 1.0]
 
 
 def test_an_epoch_is_that_of_the_scales_runs():

@@ -29,6 +29,7 @@ from carl.losses import unit
 from carl.methods.base import Method
 from carl.methods.carl import CARL
 from carl.methods.pcl import PCL
+from carl.models.momentum import Queue
 
 FILE = "choosing.json"
 REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; of the clustering a third
@@ -138,7 +139,9 @@ class Epoch:
         return cluster
 
     def _loss(self, method: Method) -> Callable[[], None]:
-        """Forward and backward from given embeddings of two views."""
+        """Forward and backward from given embeddings of two views; queues are full, as they are by then."""
+        for queue in (module for module in method.modules() if isinstance(module, Queue)):
+            queue.push(self.embeddings(len(queue.rows)))
         embeddings = self.embeddings(2 * self.batch).requires_grad_()
         seen = Batch([], torch.arange(self.batch, device=self.device))
 
