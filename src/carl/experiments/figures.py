@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,15 @@ def draw(
     figure, axes = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
         panel(axis)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="x" if plan.name == "claims" else "y", alpha=0.3)
-        axis.set_axisbelow(True)
+        _tidy(axis, "x" if plan.name == "claims" else "y")
     figure.suptitle(f"{plan.title} ({plan.section} of the paper)\n{_of_ours(scale, cells)}", fontsize="medium")
     return _save(figure, plan.name, folder)
+
+
+def _tidy(axis: Panel, grid: str) -> None:
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis=grid, alpha=0.3)
+    axis.set_axisbelow(True)
 
 
 def _save(figure: Any, name: str, folder: Path) -> list[Path]:
@@ -72,7 +77,7 @@ def draw_choosing(record: Mapping[str, Any], scale: Scale, folder: Path) -> list
         xs = [x + (place - (len(choosing.BARS) - 1) / 2) * width for x in range(len(counts))]
         for shade, part in enumerate(parts):
             heights = [record["prototypes"][str(count)][part]["seconds"] for count in counts]
-            colour = (*pyplot.get_cmap("tab10")(place)[:3], 1 - 0.3 * shade)
+            colour = (*matplotlib.colormaps["tab10"](place)[:3], 1 - 0.3 * shade)
             axis.bar(xs, heights, 0.92 * width, bottom=below, color=colour, label=part)
             below = [low + height for low, height in zip(below, heights, strict=True)]
         for x, height in zip(xs, below, strict=True):
@@ -81,9 +86,7 @@ def draw_choosing(record: Mapping[str, Any], scale: Scale, folder: Path) -> list
     axis.set_xticks(range(len(counts)), [f"K = {count:,}" for count in counts])
     axis.set_ylabel("seconds an epoch")
     axis.legend(fontsize="small", frameon=False, loc="upper left")
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", alpha=0.3)
-    axis.set_axisbelow(True)
+    _tidy(axis, "y")
     figure.suptitle(
         f"What choosing prototypes costs, beside the encoder's {record['encoder_seconds']:.0f} s (in percent of them)\n"
         f"ours: {scale.name} scale, an epoch of {record['images']:,} images in batches of {record['batch']}",
@@ -156,16 +159,15 @@ def _title(column: str, cells: Sequence[Filled]) -> str:
 
 def _draw_random(axis: Panel, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> None:
     """What the encoders of all these runs have before training, as a line: where that is one number."""
-    if any(f.cell.setting is None for f in cells):
-        return  # they have a row of their own
+    if any(f.cell.setting is None for f in cells) or len({f.cell.figure for f in cells}) > 1:
+        return  # they have a row of their own, or there is one number for each protocol
     found: dict[str, list[float]] = {}
     for f in cells:
         for outcome in (outcomes[name] for name in f.cell.jobs if name in outcomes):
             if (value := random_of(outcome, f.cell.figure)) is not None:
                 found.setdefault(outcome["measures"][f.cell.figure]["data"], []).append(value)
-    for data, values in found.items() if len({f.cell.figure for f in cells}) == 1 else ():
+    for (data, values), style in zip(found.items(), cycle((":", "-."))):
         label = f"random weights, {TITLES.get(data, data)}" if len(found) > 1 else "random weights"
-        style = dict(zip(found, (":", "-."), strict=False)).get(data, "--")
         axis.axhline(statistics.fmean(values), color="grey", linestyle=style, linewidth=1.2, label=label)
 
 

@@ -225,7 +225,7 @@ def linear(scale: Scale) -> Plan:
             paper = (method, f"{title} 200")
             build.fill_linear(f"{method}, {value}", title, 200, jobs, papers_setting(data, method), paper)
         if scale.name != "paper":
-            build.fill_linear("random weights", title, 200, build.add_random(data, scale.linear_measures()))
+            build.fill_linear("random weights", title, 200, build.add_random(data, measures))
     return build.plan("linear", "Linear evaluation", "Table 2, section 5", " ".join(notes))
 
 

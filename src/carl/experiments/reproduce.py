@@ -68,6 +68,7 @@ def reproduce(
     cost = None
     if scale.name != "smoke" and waiting:
         check_data(waiting, data_root, scale, say)
+        say("timing a few steps of each kind of run")
         cost = estimate(waiting, runs)
         say(f"{counted(waiting)}, {cost.in_words()}")
         if cost.seconds > DAY and not yes:
@@ -171,6 +172,13 @@ def say_plans(plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, say: Cal
         say(line)
 
 
+def state_now(job: Job, results: Path, runs: Path) -> str:
+    """The job's state, outcomes that would be adopted counted as its own; `running` while a process is at it."""
+    kept = to_adopt(job, results, runs)
+    found = state(runs, job) if kept is None else state_of(kept, job)
+    return "running" if found != "done" and is_at_work(job, runs) else found
+
+
 def say_status(
     plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, results: Path, runs: Path, say: Callable[[str], None]
 ) -> None:
@@ -181,14 +189,12 @@ def say_status(
     asked = {job.name for job in jobs}
     for plan in plans:
         own = [job for job in plan.jobs if job.name in asked]
-        adopted = {job.name: to_adopt(job, results, runs) for job in own}
-        states = [state(runs, job) if (kept := adopted[job.name]) is None else state_of(kept, job) for job in own]
-        at_work = (s != "done" and is_at_work(job, runs) for s, job in zip(states, own, strict=True))
-        states = ["running" if busy else s for busy, s in zip(at_work, states, strict=True)]
+        states = [state_now(job, results, runs) for job in own]
         counts = "".join(f"{states.count(kind)} {kind}, " for kind in dict.fromkeys(states))[:-2] or "none"
         say(f"{plan.name}: {counts} of {len(states)} runs")
+        unsaid = ("done",) if "done" in states else ("waiting",)
         for job, kind in zip(own, states, strict=True):
-            if kind not in ("done", "waiting") or (kind == "waiting" and "done" in states):
+            if kind not in unsaid:
                 say(f"  {kind}: {job.name}")
         if plan.choosing and "done" in states and choosing.read(results, scale, plan.choosing) is None:
             say("  waiting: what choosing prototypes costs, measured when the runs are done")
