@@ -28,8 +28,8 @@ from carl import files
 from carl.data import Split, open_dataset
 from carl.errors import UserError
 from carl.evaluation.logistic import FEW_PENALTY, linear_probe
-from carl.inference.curate import DUPLICATED, OUTLIER, select
-from carl.inference.trained import BATCH, Trained, load_trained
+from carl.use.curate import DUPLICATED, OUTLIER, select
+from carl.use.encoder import BATCH, Trained, load_trained
 
 Choose = Callable[[int, int], np.ndarray]  # (how many, seed) to rows
 

@@ -29,15 +29,17 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from carl.assembly import build_method, build_views, pick_device
-from carl.data.batches import Batch, Batches
-from carl.data.images import Dataset
-from carl.runs import RunDirectory
+from carl.data.batches.packed import Batch, Batches
+from carl.data.dataset import Dataset
+from carl.device import pick_device
+from carl.methods.build import build_method
+from carl.records.run_directory import RunDirectory
 from carl.training.console import Console
 from carl.training.journal import Journal
 from carl.training.loop import Trainer
 from carl.training.pretrain import plan
 from carl.training.probe import Probe
+from carl.views.configured import build_views
 
 SIZE, BATCH = 32, 256
 STEPS_PER_EPOCH = 10_000 // BATCH
@@ -57,7 +59,7 @@ def make_trainer(folder: Path) -> tuple[Trainer, Dataset]:
     config, dataset, facts = plan(layer)
     device = pick_device(config.train.device)
     method = build_method(config, facts, device)
-    views = build_views(config, dataset)
+    views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
     run = RunDirectory.create(folder / "run", config, device, [])
     journal = Journal(run.metrics_file, config, -1)
     batches = Batches(dataset.pretraining, views, BATCH, config.train.seed, device)

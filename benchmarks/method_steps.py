@@ -17,11 +17,12 @@ from dataclasses import replace
 
 import torch
 
-from carl.assembly import build_method
 from carl.config import Layer, resolve
-from carl.data.batches import Batch
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.methods import find_method
-from carl.methods.base import DataFacts, Method
+from carl.methods.base import Method
+from carl.methods.build import build_method
 
 FACTS = DataFacts("photos", 10_000, 3, 32, 0)
 

@@ -32,11 +32,12 @@ from torch.multiprocessing.spawn import spawn
 
 from carl import distributed
 from carl.config import Config, resolve
-from carl.data.batches import Batches
-from carl.data.images import PackedImages, Split
-from carl.data.views import Views, pipeline
-from carl.methods import METHODS, DataFacts
+from carl.data.batches.packed import Batches
+from carl.data.dataset import PackedImages, Split
+from carl.data.facts import DataFacts
+from carl.methods import METHODS
 from carl.training.loop import Trainer
+from carl.views.views import Views, pipeline
 
 IMAGES, SIZE, BATCH = 2048, 32, 256
 FACTS = DataFacts(name="benchmark", images=IMAGES, channels=3, image_size=SIZE, classes=10)

@@ -28,9 +28,9 @@ from matplotlib.figure import Figure
 from carl import files
 from carl.config import Layer, merge
 from carl.errors import UserError
-from carl.experiments.jobs import Job, Measure, Outcome, adopt, keep, read_outcome
-from carl.experiments.runner import Shard, run_jobs
 from carl.methods.carl_options import ROBUST_VALUES
+from carl.reproduction.jobs import Job, Measure, Outcome, adopt, keep, read_outcome
+from carl.reproduction.runner import Shard, run_jobs
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PICTURES = ROOT / "results" / "robustness", ROOT / "docs" / "images"

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from carl.data.views import ViewRecipe, Views
+from carl.views.views import ViewRecipe, Views
 
 Engine = Callable[[], object]  # makes one view of every image
 

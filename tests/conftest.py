@@ -21,7 +21,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """96 training and 32 test images with labels, as .npz."""
-    from carl.data.shapes import make_shapes
+    from carl.data.sources.shapes import make_shapes
 
     file = tmp_path_factory.mktemp("data") / "small.npz"
     (images, labels), (test_images, test_labels) = make_shapes(96, 0), make_shapes(32, 1)

@@ -24,7 +24,7 @@ fi
 # Old versions warn of their own future; TensorBoard is not among what is installed.
 .venv-oldest/bin/python -m pytest -W default -k "not tensorboard" tests/test_config.py tests/test_optim.py \
     tests/data/test_pickles.py tests/data/test_parquet.py tests/data/test_decode.py tests/data/test_arrays.py \
-    tests/training/test_run.py tests/inference/test_embed.py tests/reliability/test_versions.py \
+    tests/training/test_run.py tests/use/test_embed.py tests/reliability/test_versions.py \
     tests/evaluation/test_cluster.py tests/evaluation/test_knn.py tests/evaluation/test_logistic.py \
-    tests/reporting/test_exhibits.py tests/reporting/test_report.py tests/experiments/test_outputs.py \
+    tests/reporting/test_exhibits.py tests/reporting/test_report.py tests/reproduction/test_outputs.py \
     tests/reliability/test_hostile_weights.py

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import carl
-from carl.losses import kl_to_uniform
+from carl.methods.losses import kl_to_uniform
 from tests.methods import examples
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -104,7 +104,7 @@ def test_pretrain_returns_the_run_and_takes_any_setting(small_data: Path, tmp_pa
 
 @pytest.fixture
 def example_data(tmp_path: Path) -> Path:
-    from carl.data.shapes import make_shapes
+    from carl.data.sources.shapes import make_shapes
 
     images, labels = make_shapes(300, 0)
     np.savez(tmp_path / "images.npz", images=images, labels=labels)

@@ -13,7 +13,7 @@ import pytest
 
 from carl.cli import cli
 from tests.conftest import SMALL, Run
-from tests.data.test_streaming import write_tar
+from tests.data.test_stream import write_tar
 
 
 def test_help_of_every_command_answers_in_under_half_a_second():
@@ -105,7 +105,7 @@ def test_bare_commands_show_their_help(carl: Run):
 
 
 def test_a_folder_that_only_begins_like_a_known_name_gets_no_values_of_it():
-    from carl.assembly import recognised_name
+    from carl.data.configured import recognised_name
 
     assert recognised_name("shapes-of-leaves") == "shapes-of-leaves"
     assert recognised_name("/data/cifar100-train-10k.parquet") == "cifar100"

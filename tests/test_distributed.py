@@ -12,7 +12,7 @@ import torch.multiprocessing as mp
 from torch import Tensor
 
 from carl import distributed
-from carl.losses import assignment_consistency, log_assignments, uniform_prior
+from carl.methods.losses import assignment_consistency, log_assignments, uniform_prior
 
 
 def loss_of(logits: Tensor) -> Tensor:

@@ -160,7 +160,7 @@ def test_a_wrong_flag_or_key_or_program_is_noticed():
 @pytest.fixture(scope="session")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photos, files of images, and runs by the names that the pages use."""
-    from carl.data.shapes import make_shapes
+    from carl.data.sources.shapes import make_shapes
 
     root = tmp_path_factory.mktemp("world")
     images, labels = make_shapes(140, 0)
@@ -215,7 +215,7 @@ def shortened(arguments: list[str]) -> list[str] | None:
     """The command made small, or None for one that takes long even so, or needs what is not here."""
     match arguments:
         case ["compare", *_]:
-            return None  # eight trainings in processes of their own: tests/experiments
+            return None  # eight trainings in processes of their own: tests/reproduction
         case ["reproduce", *_]:
             return arguments if "--dry-run" in arguments else None
         case ["pretrain", *_]:
@@ -245,7 +245,7 @@ def shortened_evaluation(target: str, rest: list[str]) -> list[str]:
 def shortened_training(arguments: list[str]) -> list[str] | None:
     longer = ["--epochs", "2"]  # than the run that is there
     if any("shards" in word or "://" in word for word in arguments):
-        return None  # tests/data/test_streaming.py makes shards
+        return None  # tests/data/test_stream.py makes shards
     if arguments[1] == "--resume":
         return [*arguments, *longer] if "--epochs" in arguments else arguments
     if "--resume" in arguments:
@@ -323,9 +323,9 @@ def test_the_commands_of_a_page_run(name: str, here: Path, carl: Run, seen: set[
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "```python" in page_named(name).read_text("utf-8")])
 def test_the_python_of_a_page_runs(name: str, here: Path, seen: set[object]):
-    from carl.data import sources
+    from carl.data import open as open_module
 
-    known = dict(sources.SOURCES)
+    known = dict(open_module.SOURCES)
     embed_photos(here)
     namespace: dict[str, Any] = {"__name__": name}
     try:
@@ -333,12 +333,12 @@ def test_the_python_of_a_page_runs(name: str, here: Path, seen: set[object]):
             if block.language == "python" and block.not_run is None and is_new(block.text, seen):
                 exec(compile(changed(block.text), block.where, "exec"), namespace)
     finally:
-        for added in sources.SOURCES.keys() - known.keys():
-            del sources.SOURCES[added]
+        for added in open_module.SOURCES.keys() - known.keys():
+            del open_module.SOURCES[added]
 
 
 def embed_photos(folder: Path) -> None:
-    from carl.inference.commands import embed_images
+    from carl.use.commands import embed_images
 
     list(embed_images(folder / "runs" / "photos", "photos", folder / "embeddings.parquet", None, force=True))
 
@@ -400,7 +400,8 @@ def test_the_page_of_methods_has_every_method():
 
 
 def test_the_page_of_methods_names_the_presets_of_each():
-    from carl.methods import METHODS, DataFacts
+    from carl.data.facts import DataFacts
+    from carl.methods import METHODS
 
     for name, method in METHODS.items():
         text = documents.section(page_named("methods.md"), f"## {name}")

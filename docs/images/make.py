@@ -13,7 +13,7 @@ from pathlib import Path
 from PIL import Image
 from tests.browser import Browser, Page, browser, find_browser
 
-from carl.reporting.report import write_comparison, write_report
+from carl.reporting.pages import write_comparison, write_report
 
 PARTS = ("glance", "curves", "groups", "map", "neighbours", "odd", "views", "setup")
 WIDTH, HEIGHT, SHARP = 1200, 900, 1.5

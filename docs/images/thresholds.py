@@ -15,7 +15,7 @@ import matplotlib
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
-from carl.prior import STABLE, barrier, prior_threshold, weight_that_holds
+from carl.methods.prior import STABLE, barrier, prior_threshold, weight_that_holds
 
 COUNTS = (10, 20, 30, 50, 100, 200, 300, 500, 1000, 2000, 3000, 5000, 10_000)
 WEIGHTS = (2.5, 3.0, 4.0)  # for which the barrier is written down

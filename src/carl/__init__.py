@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from carl.api import CARLLoss, pretrain
-    from carl.data.sources import open_dataset
-    from carl.data.views import Views
-    from carl.data.views import pipeline as view_pipeline
+    from carl.data.open import open_dataset
     from carl.errors import UserError
     from carl.evaluation.knn import knn_accuracy
     from carl.evaluation.logistic import linear_probe
-    from carl.inference.trained import load_encoder
+    from carl.methods.prior import prior_threshold
     from carl.models.heads import Prototypes
     from carl.optim import lambda_schedule
-    from carl.prior import prior_threshold
+    from carl.use.encoder import load_encoder
+    from carl.views.views import Views
+    from carl.views.views import pipeline as view_pipeline
 
 __version__ = version("carl-ssl")
 
@@ -42,15 +42,15 @@ _HOMES = {  # public name: module, and its name there
     "CARLLoss": ("carl.api", "CARLLoss"),
     "Prototypes": ("carl.models.heads", "Prototypes"),
     "UserError": ("carl.errors", "UserError"),
-    "Views": ("carl.data.views", "Views"),
+    "Views": ("carl.views.views", "Views"),
     "knn_accuracy": ("carl.evaluation.knn", "knn_accuracy"),
     "lambda_schedule": ("carl.optim", "lambda_schedule"),
     "linear_probe": ("carl.evaluation.logistic", "linear_probe"),
-    "load_encoder": ("carl.inference.trained", "load_encoder"),
-    "open_dataset": ("carl.data.sources", "open_dataset"),
+    "load_encoder": ("carl.use.encoder", "load_encoder"),
+    "open_dataset": ("carl.data.open", "open_dataset"),
     "pretrain": ("carl.api", "pretrain"),
-    "prior_threshold": ("carl.prior", "prior_threshold"),
-    "view_pipeline": ("carl.data.views", "pipeline"),
+    "prior_threshold": ("carl.methods.prior", "prior_threshold"),
+    "view_pipeline": ("carl.views.views", "pipeline"),
 }
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from carl import files
 from carl.config import merge
 from carl.errors import UserError
-from carl.losses import PriorMean, Targets, chance_agreement, consistency, log_assignments, uniform_prior
+from carl.methods.losses import PriorMean, Targets, chance_agreement, consistency, log_assignments, uniform_prior
 
 
 def pretrain(
@@ -59,7 +59,7 @@ def pretrain(
 def _written(data: Any, image_size: int | None) -> Path:
     """A Python data set as a file in the cache, named by its content: runs are resumed and evaluated from it."""
     from carl.data import open_dataset
-    from carl.data.store import cache_folder
+    from carl.data.packing.cache import cache_folder
 
     dataset = open_dataset(data, image_size=image_size)
     train = dataset.train

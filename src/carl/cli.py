@@ -198,7 +198,7 @@ def evaluate(
 )  # fmt: skip
 def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None:
     """Write the report of RUN, one self-contained page; with several, a page that compares them."""
-    from carl.reporting.report import write_comparison, write_report
+    from carl.reporting.pages import write_comparison, write_report
 
     one = len(runs) == 1
     click.echo(write_report(runs[0], output, projection) if one else write_comparison(runs, output, projection))
@@ -219,7 +219,7 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
     IMAGES is a folder, an image, a .parquet, .npy or .npz file, or a name. Memory stays the same for any number of
     images; stopped, the same command goes on. Files that cannot be decoded have no row and are listed.
     """
-    from carl.inference.commands import embed_images
+    from carl.use.commands import embed_images
 
     _echo_lines(embed_images(run, images, output, split, force))
 
@@ -235,7 +235,7 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
     """Write the encoder of RUN for another program, check it there, and write a card with it."""
-    from carl.inference.commands import export_encoder
+    from carl.use.commands import export_encoder
 
     _echo_lines(export_encoder(run, form, output, normalise, force))
 
@@ -252,7 +252,7 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 
     IMAGES may be what `carl embed` wrote; else embeddings are made once and kept in the cache.
     """
-    from carl.inference.commands import search_images
+    from carl.use.commands import search_images
 
     _echo_lines(search_images(run, images, queries, count, split, output))
 
@@ -288,7 +288,7 @@ def curate(
     seed: int,
 ) -> None:
     """Choose a varied subset of IMAGES: all prototypes covered, near-duplicates and outliers left out."""
-    from carl.inference.commands import curate_images
+    from carl.use.commands import curate_images
 
     _echo_lines(curate_images(run, images, keep, output, links, duplicate, outliers, split, seed))
 
@@ -297,7 +297,7 @@ def curate(
 @click.option("--speed/--no-speed", default=True, show_default=True, help="Measure a training step for some seconds.")
 def doctor(speed: bool) -> None:
     """Say what machine and versions these are, how fast a step is, and what could be installed for more."""
-    from carl.inference.commands import examine
+    from carl.use.commands import examine
 
     for name, value in examine(speed):
         click.echo(f"{name:<13} {value}")
@@ -347,7 +347,7 @@ def compare(
     from_file = {} if config_file is None else read_toml(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
-    from carl.experiments.compare import compare as run_comparison
+    from carl.reproduction.compare import compare as run_comparison
 
     sys.exit(run_comparison(layer, methods.split(",") if methods else (), seeds, out, click.echo))
 
@@ -380,7 +380,7 @@ def reproduce(
 
     Writes tables and figures that show the paper's numbers and ours. Stopped, the same command goes on.
     """
-    from carl.experiments.reproduce import reproduce as run_reproduction
+    from carl.reproduction.reproduce import reproduce as run_reproduction
 
     sys.exit(run_reproduction(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs, click.echo))
 
@@ -393,7 +393,7 @@ def data() -> None:
 @data.command("list")
 def data_list() -> None:
     """Name the data sets that are known by name, and the kinds of files that open."""
-    from carl.data.inspect import list_sources
+    from carl.data.describe import list_sources
 
     _echo_rows(list_sources())
 
@@ -408,7 +408,7 @@ def data_info(
     source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None
 ) -> None:
     """Count SOURCE, name its classes and statistics, and draw a contact sheet."""
-    from carl.data.inspect import contact_sheet, describe
+    from carl.data.describe import contact_sheet, describe
 
     dataset = _opened(source, image_size, max_bad, data_root)
     _echo_rows(describe(dataset))
@@ -433,8 +433,8 @@ def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_
 
 def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
     from carl.data import open_dataset
-    from carl.data.shards import names_shards
-    from carl.data.streaming import open_stream
+    from carl.data.batches.stream import open_stream
+    from carl.data.sources.shards import names_shards
 
     if names_shards(source):
         return open_stream(source, image_size, max_bad, show_progress)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from carl.data.batches import Batches
-from carl.data.images import PackedImages, Split
-from carl.data.views import Views, pipeline
+from carl.data.batches.packed import Batches
+from carl.data.dataset import PackedImages, Split
 from carl.errors import UserError
+from carl.views.views import Views, pipeline
 
 
 def batches(images: int, drop_last: bool, rank: int = 0, ranks: int = 1, equal_shares: bool = True) -> Batches:

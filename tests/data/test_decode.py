@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from carl.data import decode as module
-from carl.data.decode import DecodeError, OversizedError, decode, image_size, pixels_of, strict_decoding
+from carl.data.decoding import decode as module
+from carl.data.decoding.decode import DecodeError, OversizedError, decode, image_size, pixels_of, strict_decoding
 from carl.data.listing import Unusable
 
 

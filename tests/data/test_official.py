@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from carl.data import official, open_dataset
-from carl.data.download import Archive, check_member
+from carl.data import open_dataset
+from carl.data.sources import official
+from carl.data.sources.download import Archive, check_member
 from carl.errors import UserError
 
 random = np.random.default_rng(0)

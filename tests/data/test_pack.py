@@ -14,9 +14,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from carl.data import decode, decoders, open_dataset, pack, store
+from carl.data import open_dataset
+from carl.data.decoding import decode, parallel
 from carl.data.listing import silent
-from carl.data.sources import list_source
+from carl.data.open import list_source
+from carl.data.packing import cache, pack
 from carl.errors import UserError
 
 
@@ -36,7 +38,7 @@ def decoded(monkeypatch) -> list[object]:
         calls.append(content)
         return decode.decode(content, shape)
 
-    monkeypatch.setattr(decoders, "decode", counting)
+    monkeypatch.setattr(parallel, "decode", counting)
     return calls
 
 
@@ -178,12 +180,12 @@ def test_a_full_disk_means_memory_and_a_note_or_an_error_that_names_the_remedy(f
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
-    assert store.cache_folder() == Path(os.environ["CARL_CACHE"])
+    assert cache.cache_folder() == Path(os.environ["CARL_CACHE"])
     monkeypatch.delenv("CARL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert store.cache_folder() == tmp_path / "carl"
+    assert cache.cache_folder() == tmp_path / "carl"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert store.cache_folder() == Path.home() / ".cache" / "carl"
+    assert cache.cache_folder() == Path.home() / ".cache" / "carl"
 
 
 def test_progress_starts_ends_and_is_not_called_for_every_image(folder):
@@ -204,7 +206,7 @@ def test_test_images_are_fitted_to_the_shape_of_the_training_images(tmp_path, sa
 
 def test_an_image_with_other_channels_than_the_first_is_left_out(tmp_path, monkeypatch):
     arrays = iter([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 4, 5), np.uint8)])
-    monkeypatch.setattr(decoders, "decode", lambda content, shape: next(arrays))
+    monkeypatch.setattr(parallel, "decode", lambda content, shape: next(arrays))
     for name in ("1.png", "2.png"):
         (tmp_path / name).write_bytes(b"x")
     dataset = open_dataset(tmp_path)
@@ -236,11 +238,11 @@ def test_a_waiting_process_says_so(cache):
     said = []
 
     def second() -> None:
-        with store.locked("key", lambda: said.append("waits")):
+        with cache.locked("key", lambda: said.append("waits")):
             said.append("has it")
 
     with ThreadPoolExecutor(1) as pool:
-        with store.locked("key", lambda: pytest.fail("no one else has it")):
+        with cache.locked("key", lambda: pytest.fail("no one else has it")):
             waiting = pool.submit(second)
             while not said:
                 time.sleep(0.01)

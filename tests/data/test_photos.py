@@ -16,10 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from carl.data import open_dataset, photos
-from carl.data.batches import Batches, make_views
-from carl.data.views import Views, pipeline
+from carl.data import open_dataset
+from carl.data.batches import photos
+from carl.data.batches.packed import Batches, make_views
 from carl.errors import UserError
+from carl.views.views import Views, pipeline
 
 
 @pytest.fixture
@@ -262,7 +263,7 @@ def test_a_run_on_photos_trains_probes_draws_its_gallery_and_resumes_without_dec
     with np.load(tmp_path / "run" / "gallery.npz", allow_pickle=False) as gallery:
         assert gallery["views"].std() > 10
         assert len(gallery["thumbnails"]) == 32
-    monkeypatch.setattr("carl.data.decoders.decode", lambda content, shape: pytest.fail("decoded again"))
+    monkeypatch.setattr("carl.data.decoding.parallel.decode", lambda content, shape: pytest.fail("decoded again"))
     ended = carl("pretrain", "--resume", "run", "--epochs", "2")
     assert ended.returncode == 0, ended.stderr
     ended = carl("eval", "run")

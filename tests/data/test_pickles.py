@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from carl.data.pickles import load_pickle
+from carl.data.decoding.pickles import load_pickle
 from carl.errors import UserError
 
 

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carl.data.shapes import CLASS_NAMES, SIZE, _figures, make_shapes
+from carl.data.sources.shapes import CLASS_NAMES, SIZE, _figures, make_shapes
 from carl.models.tiny_maps import adapt_to_tiny_maps
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]

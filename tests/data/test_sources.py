@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from carl.data import SOURCES, open_dataset
-from carl.data.inspect import contact_sheet, describe, list_sources
+from carl.data.describe import contact_sheet, describe, list_sources
 from carl.errors import UserError
 
 
@@ -62,7 +62,7 @@ def test_every_source_says_what_it_is():
 
 
 def test_importing_the_package_does_not_import_torch():
-    code = "import sys, carl.data, carl.data.inspect; sys.exit('torch' in sys.modules)"
+    code = "import sys, carl.data, carl.data.describe; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

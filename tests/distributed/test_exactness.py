@@ -17,15 +17,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from carl import distributed
 from carl.config import Config, resolve
-from carl.data.batches import Batch, Batches
-from carl.data.images import PackedImages, Split
-from carl.data.views import Views, pipeline
+from carl.data.batches.packed import Batch, Batches
+from carl.data.dataset import PackedImages, Split
+from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods import METHODS, DataFacts, Method
+from carl.methods import METHODS, Method
 from carl.methods.clusterings import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
 from carl.training.loop import Trainer
+from carl.views.views import Views, pipeline
 from tests.distributed import processes
 
 Norm = Literal["none", "shared"]

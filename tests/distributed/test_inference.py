@@ -21,17 +21,17 @@ from torch import Tensor, nn
 
 import carl
 from carl import distributed
-from carl.data.batches import Batches
-from carl.data.images import PackedImages, Split, Statistics
+from carl.data.batches.packed import Batches
+from carl.data.dataset import PackedImages, Split, Statistics
 from carl.errors import UserError
 from carl.evaluation import cluster, evaluate, features
 from carl.evaluation import finetune as finetune_module
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.features import map_images_together
 from carl.evaluation.finetune import FinetuneRecipe
 from carl.evaluation.linear import Classifiers, LinearRecipe, linear_evaluation
-from carl.evaluation.material import Material
-from carl.inference import embed as embed_module
-from carl.inference.tables import embeddings_of
+from carl.use import embed as embed_module
+from carl.use.embedding_files import embeddings_of
 from tests.distributed import processes
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import SMALL
-from tests.data.test_streaming import write_tar
+from tests.data.test_stream import write_tar
 from tests.distributed import processes
 from tests.distributed.test_runs import QUIET, die, losses, seen, watched
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linear_sum_assignment  # scikit-learn brings it
 
-from carl.evaluation import compare_clusters
-from carl.evaluation.cluster import most_matched
+from carl.evaluation.cluster import compare_clusters, most_matched
 
 
 def test_classes_under_other_names_agree_wholly():

@@ -13,17 +13,17 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from carl.assembly import load_data
 from carl.config import resolve
-from carl.data.shapes import make_shapes
+from carl.data.sources.shapes import make_shapes
 from carl.errors import UserError
 from carl.evaluation import evaluate as module
-from carl.evaluation import material
+from carl.evaluation import evaluation_data
 from carl.evaluation.evaluate import evaluate, to_json
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.features import frozen
-from carl.evaluation.material import Material
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.evaluation.target import find_target, load_encoder, weights_hash
+from carl.methods.build import load_data_for
 from carl.methods.carl_options import CarlOptions
 from carl.training import commands
 from tests.conftest import Run
@@ -128,7 +128,7 @@ def test_runs_of_one_name_have_a_result_each_in_one_folder(run: Path, tmp_path: 
 
 
 def test_data_too_large_to_look_for_test_images_in_are_said_to_be(run: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(material, "MOST_BYTES", 10)
+    monkeypatch.setattr(evaluation_data, "MOST_BYTES", 10)
     result = evaluate(str(run), Request("knn"))
     assert any("too large to look for test images" in line for line in module.table(result))
 
@@ -309,7 +309,7 @@ def test_unlabelled_images_among_the_labelled_are_left_out(run: Path, tmp_path: 
 
 
 def test_stl10_is_judged_on_its_own_labelled_splits(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from carl.data.images import Dataset, PackedImages, Split, Statistics
+    from carl.data.dataset import Dataset, PackedImages, Split, Statistics
 
     def split(count: int, seed: int, labelled: bool = True) -> Split:
         images, labels = make_shapes(count, seed)
@@ -400,12 +400,12 @@ def test_the_centre_is_another_measurement(protocol: str, run: Path, carl: Run):
 
 def test_held_out_images_are_spread_over_the_classes_and_never_trained_on(small_data: Path):
     config = resolve([{"data": {"source": str(small_data), "held_out": 20, "limit": 50}}], CarlOptions)
-    whole = load_data(resolve([{"data": {"source": str(small_data)}}], CarlOptions))
-    dataset = load_data(config)
+    whole = load_data_for(resolve([{"data": {"source": str(small_data)}}], CarlOptions))
+    dataset = load_data_for(config)
     assert dataset.test is not None
     assert (len(dataset.train), len(dataset.test)) == (50, 20)
-    assert material.count_shared(dataset.train, dataset.test) == 0
-    assert material.count_shared(whole.train, dataset.test) == 20  # of the training images, none of the test's
+    assert evaluation_data.count_shared(dataset.train, dataset.test) == 0
+    assert evaluation_data.count_shared(whole.train, dataset.test) == 20  # of the training images, none of the test's
     pixels = whole.train.images.pixels
     places = [np.flatnonzero((pixels == image).all((1, 2, 3)))[0] for image in dataset.test.images.pixels]
     assert set(np.diff(places)) <= {4, 5}
@@ -414,4 +414,4 @@ def test_held_out_images_are_spread_over_the_classes_and_never_trained_on(small_
 @pytest.mark.parametrize("count", [96, 500])
 def test_holding_out_everything_is_an_error(count: int, small_data: Path):
     with pytest.raises(UserError, match=f"data.held_out={count} leaves none of the 96"):
-        load_data(resolve([{"data": {"source": str(small_data), "held_out": count}}], CarlOptions))
+        load_data_for(resolve([{"data": {"source": str(small_data), "held_out": count}}], CarlOptions))

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from carl.data.images import PackedImages, Split, Statistics
+from carl.data.dataset import PackedImages, Split, Statistics
 from carl.errors import UserError
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.finetune import FinetuneRecipe, finetune
 from carl.evaluation.linear import Classifiers, LinearRecipe, linear_evaluation
-from carl.evaluation.material import Material
 from carl.evaluation.target import unchanged, weights_hash
 
 

@@ -12,8 +12,8 @@ from sklearn.preprocessing import StandardScaler
 from torch.nn import functional as F
 
 from carl.errors import UserError
-from carl.evaluation import linear_probe, logistic
-from carl.evaluation.logistic import choose_penalty, fit_logistic, stratified, train_probe
+from carl.evaluation import logistic
+from carl.evaluation.logistic import choose_penalty, fit_logistic, linear_probe, stratified, train_probe
 
 
 def features(count: int, seed: int, classes: int = 5, size: int = 24) -> tuple[torch.Tensor, torch.Tensor]:

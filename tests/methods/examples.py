@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from carl.config import Config, resolve
-from carl.data.batches import Batch
-from carl.data.shapes import make_shapes
-from carl.data.views import Views, pipeline
-from carl.methods import METHODS, DataFacts, Method
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
+from carl.data.sources.shapes import make_shapes
+from carl.methods import METHODS, Method
+from carl.views.views import Views, pipeline
 
 IMAGES, SIZE, EPOCHS = 64, 16, 8
 EPOCH, PROGRESS = 4, 0.5  # by then nothing waits for its epoch any more

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from carl.config import Config, Layer, resolve
-from carl.data.batches import Batch
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.losses import assignment_consistency, chance_agreement, uniform_prior
-from carl.methods import DataFacts
 from carl.methods.carl import CARL, CarlOptions
+from carl.methods.losses import assignment_consistency, chance_agreement, uniform_prior
 
 
 def facts(name: str, classes: int = 10, images: int = 50_000) -> DataFacts:

@@ -17,7 +17,7 @@ from carl.methods import METHODS, Method
 from carl.methods.base import spread
 from carl.optim import build_optimizer
 from carl.training.accumulation import backward_in_parts
-from carl.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from carl.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from tests.methods.examples import FACTS, PROGRESS, make, make_batch, settings
 
 ALL = pytest.mark.parametrize("name", list(METHODS))

@@ -6,7 +6,7 @@ import pytest
 import torch
 from lightly.loss import NTXentLoss
 
-from carl.losses import unit
+from carl.methods.losses import unit
 from carl.methods.moco import MoCo
 from tests.methods.examples import PROGRESS, make, make_batch
 

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from carl.clustering import kmeans
 from carl.errors import UserError
-from carl.losses import info_nce, proto_nce, unit
 from carl.methods import METHODS
 from carl.methods.base import EmbedFn
+from carl.methods.losses import info_nce, proto_nce, unit
 from carl.methods.pcl import PCL
 from tests.methods.examples import FACTS, IMAGES, PROGRESS, embedder, make, make_batch, settings
 from tests.methods.test_runs import run

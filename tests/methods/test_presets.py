@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from torch import nn
 
-from carl.assembly import build_views
 from carl.config import Config, resolve
-from carl.data.views import pipeline
-from carl.methods import METHODS, DataFacts
+from carl.data.facts import DataFacts
+from carl.methods import METHODS
 from carl.methods.moco import MoCo, fitting_queue
 from carl.methods.paper import fitting_clusters
 from carl.methods.pcl import PCL
 from carl.training.pretrain import plan
+from carl.views.configured import build_views
+from carl.views.views import pipeline
 
 
 def facts(name: str = "cifar10", images: int = 50_000, classes: int = 10) -> DataFacts:
@@ -199,6 +200,6 @@ def test_the_smallest_crop_is_of_large_views_and_leaves_small_ones_alone(small_d
     layer = {"data": {"source": str(small_data)}, "method": {"name": "swav"}, "train": {"batch_size": 16}}
     views = {"pipeline": "swav_multicrop", "crop_min": 0.6}
     config, dataset, _ = plan({**layer, "views": views})
-    assert [recipe.crop_area for recipe in build_views(config, dataset).recipes] == [(0.6, 1.0)] * 2 + [
-        (0.05, 0.14)
-    ] * 6
+    assert [
+        recipe.crop_area for recipe in build_views(config, dataset.statistics.mean, dataset.statistics.std).recipes
+    ] == [(0.6, 1.0)] * 2 + [(0.05, 0.14)] * 6

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from carl.config import merge
-from carl.data.batches import Batch
-from carl.data.shapes import make_shapes
+from carl.data.batches.packed import Batch
+from carl.data.sources.shapes import make_shapes
 from carl.methods import METHODS
 from carl.training.commands import pretrain
 from carl.training.loop import Trainer

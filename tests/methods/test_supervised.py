@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from carl.assembly import labelled_only
-from carl.data.images import UNLABELLED, Dataset, PackedImages, Split, Statistics
+from carl.data.configured import labelled_only
+from carl.data.dataset import UNLABELLED, Dataset, PackedImages, Split, Statistics
 from carl.errors import UserError
 from carl.methods import METHODS
 from tests.conftest import SMALL, Run

@@ -8,7 +8,7 @@ from lightly.loss import SwaVLoss
 from torch import Tensor
 
 from carl.config import resolve
-from carl.methods import DataFacts
+from carl.data.facts import DataFacts
 from carl.methods.swav import SwAV, SwavOptions
 from carl.optim import build_optimizer
 from tests.methods.examples import PROGRESS, make, make_batch, settings

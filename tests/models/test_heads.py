@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from carl.losses import assignment_consistency, log_assignments, uniform_prior
+from carl.methods.losses import assignment_consistency, log_assignments, uniform_prior
 from carl.models.heads import ProjectionHead, Prototypes
 
 

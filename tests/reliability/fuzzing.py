@@ -26,20 +26,20 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import save as save_safetensors
 
-from carl.data import store
-from carl.data.arrays import list_npy, list_npz
-from carl.data.decode import DecodeError, OversizedError, decode, strict_decoding
+from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
+from carl.data.decoding.pickles import load_pickle
+from carl.data.decoding.tar import read_tar
+from carl.data.decoding.tiff import read_bands
 from carl.data.listing import ArraySplit, EncodedSplit, Listing
-from carl.data.parquet import list_parquet
-from carl.data.pickles import load_pickle
-from carl.data.tar import read_tar
-from carl.data.tiff import read_bands
+from carl.data.packing import cache
+from carl.data.sources.arrays import list_npy, list_npz
+from carl.data.sources.parquet import list_parquet
 from carl.errors import UserError
-from carl.inference.tables import EmbeddingFile
 from carl.models.encoders import read_weights
-from carl.reporting.report import write_report
-from carl.runs import RunDirectory
-from carl.training.checkpoints import Checkpoint, load_checkpoint, save_checkpoint
+from carl.records.run_directory import RunDirectory
+from carl.reporting.pages import write_report
+from carl.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
+from carl.use.embedding_files import EmbeddingFile
 from tests.reliability.world import encoded, pixels
 from tests.reporting.conftest import make_gallery, make_run
 
@@ -158,7 +158,7 @@ def read_store(content: bytes, folder: Path) -> None:
         (folder / name).write_bytes(content[position + 4 : position + 4 + length])
         position += 4 + length
     listing = Listing("x", "x", {"train": EncodedSplit(4, True, lambda: iter(()))})
-    found = store.load(folder, listing)
+    found = cache.load(folder, listing)
     if found is not None:
         dataset, _ = found
         dataset.train.images.gather(np.arange(len(dataset.train))).sum()
@@ -170,7 +170,7 @@ def store_seed() -> bytes:
         folder = Path(name)
         (folder / "train").mkdir()
         mean = (0.5, 0.5, 0.5)
-        meta = store.Meta(store.FORMAT_VERSION, "x", ("train",), mean, (0.2, 0.2, 0.2), "ab", ("a", "b"), ("note",), 0)
+        meta = cache.Meta(cache.FORMAT_VERSION, "x", ("train",), mean, (0.2, 0.2, 0.2), "ab", ("a", "b"), ("note",), 0)
         meta.write(folder)
         np.save(folder / "train" / "pixels.npy", pixels(4))
         np.save(folder / "train" / "labels.npy", np.array([0, 1, 0, 1]))

@@ -23,7 +23,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from carl.errors import UserError
-from carl.training.checkpoints import load_checkpoint
+from carl.training.checkpoint import load_checkpoint
 from tests.distributed.processes import Group
 
 IMAGES = 40
@@ -75,9 +75,9 @@ class Moments:
 def train_and_evaluate(data: str, last: int) -> None:
     """In a process of its own: `carl pretrain --resume auto`, then `carl eval`; writes moments.json if it lives."""
     from carl.cli import main
-    from carl.data import decoders
+    from carl.data.decoding import parallel
     from carl.evaluation import evaluate
-    from carl.evaluation.material import Material
+    from carl.evaluation.evaluation_data import Material
     from carl.training.journal import Journal
     from carl.training.loop import Trainer
     from carl.training.probe import Probe
@@ -86,7 +86,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     moments.around(os, "replace", lambda _, target: f"saving {Path(target).name}")
     moments.around(os, "rename", lambda _, target: f"packing {Path(target).name[:3]}")
     moments.around(os, "fsync", "saving")
-    moments.around(decoders, "decode", "packing")
+    moments.around(parallel, "decode", "packing")
     moments.around(Trainer, "_train_step", "stepping")
     moments.around(Journal, "write", "stepping, noted")
     moments.around(Probe, "run", "evaluating")

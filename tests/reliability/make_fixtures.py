@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 import carl
 from carl.data import open_dataset
-from carl.data.shapes import make_shapes
+from carl.data.sources.shapes import make_shapes
 
 ARCHIVE = Path(__file__).parent / "fixtures" / "version-1.tar.xz"
 DATA = "DATA-FOLDER"  # stands in config.toml for where the data were

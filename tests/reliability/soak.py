@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from carl.data.shapes import make_shapes
+from carl.data.sources.shapes import make_shapes
 from tests.distributed.processes import Group
 from tests.reliability.conftest import call
 from tests.reliability.fuzzing import TARGETS, Tally, fuzz

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from carl.config import SECTIONS, Config, parse_assignments, resolve, to_toml
-from carl.data.views import STRONGEST, ViewRecipe, Views
 from carl.errors import UserError
 from carl.methods import METHODS
+from carl.views.views import STRONGEST, ViewRecipe, Views
 from tests.reliability.conftest import assert_refused, call, listed
 from tests.reliability.world import DAMAGES, FORMATS, encoded, make_world
 

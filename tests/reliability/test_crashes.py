@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 import torch
 
-from carl.data.photos import PhotoImages
+from carl.data.batches.photos import PhotoImages
 from carl.errors import UserError
-from carl.runs import RunDirectory
-from carl.training.checkpoints import load_checkpoint
+from carl.records.run_directory import RunDirectory
+from carl.training.checkpoint import load_checkpoint
 from carl.training.journal import Journal
 from carl.training.loop import Trainer
 from tests.reliability.conftest import assert_refused, call, listed

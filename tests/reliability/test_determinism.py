@@ -19,16 +19,19 @@ from PIL import Image
 from torch import Tensor
 
 from carl.config import merge
-from carl.data import decoders, open_dataset, photos, statistics
-from carl.data.batches import Batch, Batches
-from carl.data.images import Dataset
-from carl.data.shapes import make_shapes
-from carl.data.shards import find_shards
-from carl.data.streaming import StreamBatches
-from carl.data.views import Views, pipeline
+from carl.data import open_dataset
+from carl.data.batches import photos
+from carl.data.batches.packed import Batch, Batches
+from carl.data.batches.stream import StreamBatches
+from carl.data.dataset import Dataset
+from carl.data.decoding import parallel
+from carl.data.packing import pixel_statistics
+from carl.data.sources.shapes import make_shapes
+from carl.data.sources.shards import find_shards
 from carl.methods import METHODS, Method
 from carl.optim import build_optimizer, set_rate
 from carl.training.commands import pretrain
+from carl.views.views import Views, pipeline
 from tests.methods.examples import EPOCHS, FACTS, IMAGES, SIZE, SMALL, TINY, settings
 from tests.reliability.world import make_tars
 
@@ -133,7 +136,7 @@ def views_of(dataset: Dataset) -> list[torch.Tensor]:
 
 
 def use_workers(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    for module in (decoders, statistics, photos):
+    for module in (parallel, pixel_statistics, photos):
         monkeypatch.setattr(module, "available_cores", lambda: workers)
     pool = ThreadPoolExecutor(workers)
     monkeypatch.setattr(photos, "_pool", lambda process: pool)
@@ -162,8 +165,8 @@ def test_decoding_in_processes_gives_the_bits_of_decoding_in_threads(
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "threads"))
     expected = open_dataset(folder, image_size=16, road="packed")
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "processes"))
-    monkeypatch.setattr(decoders, "PROCESSES_FROM", 1)
-    monkeypatch.setattr(decoders, "available_cores", lambda: 2)
+    monkeypatch.setattr(parallel, "PROCESSES_FROM", 1)
+    monkeypatch.setattr(parallel, "available_cores", lambda: 2)
     dataset = open_dataset(folder, image_size=16, road="packed")
     assert dataset.fingerprint == expected.fingerprint
     np.testing.assert_array_equal(dataset.train.images.pixels, expected.train.images.pixels)

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from carl.data import official
-from carl.data.download import Archive, fetch, unpacked
+from carl.data.sources import official
+from carl.data.sources.download import Archive, fetch, unpacked
 from carl.errors import UserError
 from tests.reliability.conftest import assert_refused, call
 

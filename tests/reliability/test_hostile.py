@@ -25,14 +25,14 @@ import torch
 from PIL import EpsImagePlugin
 from safetensors.torch import load_file
 
-from carl.data.decode import DecodeError, decode, image_size, strict_decoding
-from carl.data.download import Archive, unpacked
-from carl.data.pickles import load_pickle
-from carl.data.tiff import read_bands
+from carl.data.decoding.decode import DecodeError, decode, image_size, strict_decoding
+from carl.data.decoding.pickles import load_pickle
+from carl.data.decoding.tiff import read_bands
+from carl.data.sources.download import Archive, unpacked
 from carl.errors import UserError
-from carl.inference.trained import load_trained
 from carl.models.encoders import read_weights
-from carl.training.checkpoints import load_checkpoint
+from carl.training.checkpoint import load_checkpoint
+from carl.use.encoder import load_trained
 from tests.reliability.conftest import assert_refused, call, listed
 from tests.reliability.world import copy_run, encoded, npy_header, png_file, png_header
 
@@ -216,7 +216,7 @@ def test_a_shard_with_hostile_names_is_read_without_using_them(
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     before = set(listed(tmp_path))
-    from carl.data.streaming import open_stream
+    from carl.data.batches.stream import open_stream
 
     dataset = open_stream(str(tmp_path / "a.tar"), 16)
     assert len(dataset.train) == 4

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from carl.errors import UserError
 from carl.models.encoders import read_weights
 from carl.models.torch_files import read_torch_file
-from carl.training.checkpoints import load_checkpoint
+from carl.training.checkpoint import load_checkpoint
 from tests.reliability.conftest import assert_refused, call
 from tests.reliability.test_hostile import Calls, bounded
 

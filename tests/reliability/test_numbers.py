@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from carl.data.batches import Batch, Batches
-from carl.data.python import list_python
+from carl.data.batches.packed import Batch, Batches
+from carl.data.sources.python import list_python
 from carl.errors import UserError
-from carl.evaluation.health import rank_me
 from carl.methods.base import Method
+from carl.methods.health import rank_me
 from carl.training import loop
+from carl.training.guard import MOST_SKIPPED, Watch
 from carl.training.loop import Trainer
-from carl.training.numbers import MOST_SKIPPED, Watch
 from tests.conftest import Ended
 from tests.reliability.conftest import assert_refused, call
 

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import carl
-from carl.experiments import runner
 from carl.files import portable_name
+from carl.reproduction import runner
 
 ROOT = Path(carl.__file__).parent
 SOURCES = sorted(ROOT.rglob("*.py"))

@@ -12,10 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from carl.data import open_dataset, store
+from carl.data import open_dataset
 from carl.data.listing import EncodedImage, EncodedSplit, Listing
-from carl.runs import FORMAT, RunDirectory
-from carl.training.checkpoints import load_checkpoint
+from carl.data.packing import cache
+from carl.records.run_directory import FORMAT, RunDirectory
+from carl.training.checkpoint import load_checkpoint
 from tests.reliability.conftest import assert_refused, call
 from tests.reliability.make_fixtures import ARCHIVE, DATA
 from tests.reliability.world import copy_run, encoded
@@ -57,7 +58,7 @@ def test_a_packed_store_of_version_1_is_read(first: Path):
         raise AssertionError("the images were read again")
 
     listing = Listing(name="photos", key="x", splits={"train": EncodedSplit(13, True, nothing)})
-    found = store.load(first / "store", listing)
+    found = cache.load(first / "store", listing)
     assert found is not None
     dataset, bad_files = found
     assert bad_files == 1

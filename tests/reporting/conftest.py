@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from carl.scores import CENTRES, FULL_EPOCHS, file_hash
+from carl.evaluation.results import CENTRES, FULL_EPOCHS, file_hash
 
 CONFIG = """
 [data]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from carl.reporting.curves import MOST_POINTS, charts
-from carl.reporting.run_files import read_runs
+from carl.reporting.run_reader import read_runs
 from tests.reporting.conftest import make_run
 
 

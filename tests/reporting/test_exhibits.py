@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from carl.errors import UserError
-from carl.reporting.exhibits import MOST_GROUPS, average_purity, gallery_data, groups, image_data, near_duplicates
+from carl.reporting.gallery_page import MOST_GROUPS, average_purity, gallery_data, groups, image_data, near_duplicates
 from carl.reporting.pictures import SHEET_COLUMNS, Sheets, thumbnail_sheets, view_picture
 from carl.reporting.projections import PLACES, map_places
 from tests.reporting.conftest import CLASSES, make_gallery

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from carl.reporting.report import write_comparison, write_report
+from carl.reporting.pages import write_comparison, write_report
 from tests.browser import Browser, Page, browser, find_browser
 from tests.conftest import SMALL, Run
 from tests.reporting.conftest import make_gallery, make_run

@@ -17,9 +17,9 @@ from safetensors.numpy import save_file
 
 from carl.errors import UserError
 from carl.reporting.comparison import MOST_TOGETHER, config_differences, ranking
-from carl.reporting.glance import headline, judge, tiles
-from carl.reporting.report import embedded_json, write_comparison, write_report
-from carl.reporting.run_files import Run, read_run, read_runs
+from carl.reporting.pages import embedded_json, write_comparison, write_report
+from carl.reporting.run_reader import Run, read_run, read_runs
+from carl.reporting.verdict import headline, judge, tiles
 from tests.conftest import Run as Command
 from tests.reporting.conftest import add_result, make_gallery, make_run
 
@@ -295,7 +295,7 @@ def test_the_command_writes_one_page_for_one_run_and_a_comparison_for_many(carl:
 def test_reports_import_no_torch(tmp_path: Path):
     run = make_run(tmp_path / "run", make_gallery())
     code = (
-        "import sys; from pathlib import Path; from carl.reporting.report import write_report;"
+        "import sys; from pathlib import Path; from carl.reporting.pages import write_report;"
         f"write_report(Path({str(run)!r})); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from carl.reporting.run_files import GALLERY_FORMAT
+from carl.reporting.run_reader import GALLERY_FORMAT
 from carl.training import gallery
 from tests.conftest import SMALL, Run
 

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 
 from carl import distributed
 from carl.clustering import kmeans
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.features import frozen
-from carl.evaluation.material import Material
 from carl.evaluation.metrics import Array
 from carl.methods import Method
 

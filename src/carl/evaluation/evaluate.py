@@ -15,12 +15,14 @@ import torch
 from torch import nn
 
 from carl import distributed, files
-from carl.assembly import gather_facts, load_data, pick_device
 from carl.config import Layer
-from carl.data.images import Dataset
+from carl.data.dataset import Dataset
+from carl.data.facts import DataFacts
+from carl.device import pick_device
 from carl.errors import UserError
-from carl.evaluation.material import Material, count_shared, gather_material
+from carl.evaluation.evaluation_data import Material, count_shared, gather_material
 from carl.evaluation.protocols import PROTOCOLS, Outcome, Request, check_request, mean_and_deviation
+from carl.evaluation.results import centre_of
 from carl.evaluation.target import (
     Target,
     find_target,
@@ -32,9 +34,8 @@ from carl.evaluation.target import (
     unchanged,
     weights_hash,
 )
-from carl.methods import DataFacts
-from carl.runs import environment
-from carl.scores import centre_of
+from carl.methods.build import load_data_for
+from carl.records.run_directory import environment
 from carl.terminal import show_progress
 
 Result = dict[str, Any]
@@ -104,12 +105,12 @@ def evaluate(
 def gather_subject(target: Target, request: Request) -> Subject:
     config = target.config
     device = distributed.start(pick_device(config.train.device))
-    dataset = load_data(config)
+    dataset = load_data_for(config)
     record = own_record(target)
     if request.protocol == "transfer" and record is not None and record.fingerprint == dataset.fingerprint:
         raise UserError(f"{config.data.source} is what the run was trained on; transfer to other data, or use linear")
     statistics, whose = statistics_for(target, dataset)
-    facts = gather_facts(config, dataset)
+    facts = DataFacts.of(config.data, dataset)
     # A run whose views are large crops says that small ones lose what the classes are; else MoCo's.
     crop_min = config.views.crop_min or MOCO_CROP
     material = gather_material(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from carl import distributed
-from carl.data.images import Split, Statistics
-from carl.data.views import Views, pipeline
+from carl.data.dataset import Split, Statistics
+from carl.views.views import Views, pipeline
 
 Progress = Callable[[str, int, int], None]  # what, done, total
 

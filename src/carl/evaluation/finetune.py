@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl import distributed
-from carl.data.batches import Batches
+from carl.data.batches.packed import Batches
 from carl.errors import UserError
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.logistic import stratified
-from carl.evaluation.material import Material
 from carl.evaluation.metrics import Accuracy, measure_accuracy
 from carl.models.batch_norm import share_batch_norm
 from carl.optim import cosine, parameter_groups, set_rate

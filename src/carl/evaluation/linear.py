@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from carl import distributed
 from carl.errors import UserError
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.features import frozen
 from carl.evaluation.logistic import VALIDATION, stratified
-from carl.evaluation.material import Material
 from carl.evaluation.metrics import Accuracy, measure_accuracy
 
 

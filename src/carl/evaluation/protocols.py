@@ -14,11 +14,11 @@ from torch import nn
 from carl import distributed
 from carl.errors import UserError
 from carl.evaluation.cluster import ITERATIONS, RESTARTS, Agreement, cluster_features, cluster_prototypes
+from carl.evaluation.evaluation_data import Material
 from carl.evaluation.finetune import FinetuneRecipe, finetune
 from carl.evaluation.knn import knn_scores
 from carl.evaluation.linear import LinearRecipe, linear_evaluation
 from carl.evaluation.logistic import JUDGED, PENALTIES, VALIDATION, linear_probe
-from carl.evaluation.material import Material
 from carl.methods import Method
 
 NEIGHBOURS = (1, 5, 20, 200)

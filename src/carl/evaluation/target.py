@@ -11,13 +11,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from carl.assembly import load_data, random_encoder, with_absolute_paths, without_init
 from carl.config import Config, Layer, ModelConfig, merge, resolve
-from carl.data.images import Dataset, Statistics
+from carl.data.dataset import Dataset, Statistics
+from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods import DataFacts, Method, find_method
+from carl.methods import Method, find_method
+from carl.methods.build import load_data_for, random_encoder, with_absolute_paths, without_init
 from carl.models.encoders import build_encoder, load_weights, read_weights
-from carl.runs import DataRecord, RunDirectory, check_finite, read_weights_into
+from carl.records.run_directory import DataRecord, RunDirectory, check_finite, read_weights_into
 
 RANDOM = "random"
 DEVICE = ("train", "device")
@@ -120,7 +121,7 @@ def statistics_for(target: Target, dataset: Dataset) -> tuple[Statistics, str]:
     if record is not None:
         return record.statistics, whose
     if target.run is not None:  # from before runs wrote data.json
-        return load_data(target.run.read_config()).statistics, whose
+        return load_data_for(target.run.read_config()).statistics, whose
     return dataset.statistics, "of the evaluated data's training images"
 
 

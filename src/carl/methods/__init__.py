@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from carl.errors import UserError, suggestion
-from carl.methods.base import DataFacts, Method
+from carl.methods.base import Method
 from carl.methods.byol import BYOL
 from carl.methods.carl import CARL
 from carl.methods.moco import MoCo
@@ -31,4 +31,4 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-__all__ = ["METHODS", "DataFacts", "Method", "find_method"]
+__all__ = ["METHODS", "Method", "find_method"]

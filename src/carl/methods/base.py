@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl.config import Config, Layer, MethodOptions
-from carl.data.batches import Batch
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.models.encoders import build_encoder, feature_size
 from carl.models.heads import ProjectionHead
@@ -29,17 +29,6 @@ SHAPES_BUDGET: Layer = {
     "views": {"pipeline": "simclr", "crop_min": 0.6, "hue": 0.5, "grey": 0.5},
     "train": {"epochs": 8, "batch_size": 128},
 }
-
-
-@dataclass(frozen=True)
-class DataFacts:
-    """What a method and its presets may know of the data."""
-
-    name: str  # a known name ("cifar10") where the source is recognised, else what the user gave
-    images: int
-    channels: int
-    image_size: int
-    classes: int  # 0 without labels
 
 
 class Method(nn.Module):

@@ -10,17 +10,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches import Batch
-from carl.losses import regression
-from carl.methods.base import (
-    SHAPES_BUDGET,
-    DataFacts,
-    Method,
-    Metrics,
-    encoder_and_projection,
-    forward_views,
-    spread,
-)
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, encoder_and_projection, forward_views, spread
+from carl.methods.losses import regression
 from carl.models.heads import ProjectionHead
 from carl.models.momentum import average_into, distance, momentum_copy
 from carl.optim import cosine

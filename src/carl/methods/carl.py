@@ -8,15 +8,16 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from carl.config import Config, Layer
-from carl.data.batches import Batch
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.losses import assignment_consistency, chance_agreement, consistency, log_assignments, uniform_prior
-from carl.methods.base import DataFacts, Method, Metrics, assignment_figures, encoder_and_projection, forward_views
+from carl.methods.base import Method, Metrics, assignment_figures, encoder_and_projection, forward_views
 from carl.methods.carl_options import CarlOptions, carl_presets, with_prior
+from carl.methods.losses import assignment_consistency, chance_agreement, consistency, log_assignments, uniform_prior
 from carl.methods.paper import has_the_papers_size
+from carl.methods.prior import STABLE, prior_threshold
 from carl.models.heads import Prototypes
 from carl.optim import lambda_schedule
-from carl.prior import STABLE, prior_threshold
 
 
 class CARL(Method):

@@ -8,11 +8,12 @@ from typing import Literal
 from pydantic import Field
 
 from carl.config import Layer, MethodOptions, merge
-from carl.losses import PriorMean, Targets
-from carl.methods.base import SHAPES_BUDGET, DataFacts
+from carl.data.facts import DataFacts
+from carl.methods.base import SHAPES_BUDGET
+from carl.methods.losses import PriorMean, Targets
 from carl.methods.paper import PAPER_TARGETS, paper_values
+from carl.methods.prior import STABLE, prior_threshold
 from carl.models.heads import EmbeddingNorm
-from carl.prior import STABLE, prior_threshold
 
 
 class CarlOptions(MethodOptions):

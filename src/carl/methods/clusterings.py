@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from carl import distributed
 from carl.clustering import kmeans
-from carl.losses import concentration, log_assignments, proto_nce, unit
+from carl.methods.losses import concentration, log_assignments, proto_nce, unit
 
 
 class Clusterings(nn.Module):

@@ -9,9 +9,10 @@ from pydantic import Field
 from torch import Tensor
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches import Batch
-from carl.losses import info_nce, unit
-from carl.methods.base import SHAPES_BUDGET, DataFacts, Method, Metrics, contrast_figures, encoder_and_projection
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection
+from carl.methods.losses import info_nce, unit
 from carl.methods.paper import has_the_papers_size
 from carl.models.momentum import KeyEncoder
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from carl.losses import Targets
-from carl.methods.base import DataFacts
+from carl.data.facts import DataFacts
+from carl.methods.losses import Targets
 
 # How gradients flow in Eq. 4, which the paper does not say: each view in turn is a fixed target of the other. So
 # its figure 2 comes out, and 1,000 prototypes do not collapse; with `joint` targets the 2 of STL-10 is on the edge of
-# collapse (carl.prior), and 4 does not hold 1,000 (measured: docs/reproduction.md). Its authors' CARP does the same.
+# collapse (prior.py), and 4 does not hold 1,000 (measured: docs/reproduction.md). Its authors' CARP does the same.
 PAPER_TARGETS: Targets = "average"
 
 

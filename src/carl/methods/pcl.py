@@ -9,19 +9,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches import Batch
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.losses import info_nce, unit
-from carl.methods.base import (
-    SHAPES_BUDGET,
-    DataFacts,
-    EmbedFn,
-    Method,
-    Metrics,
-    contrast_figures,
-    encoder_and_projection,
-)
+from carl.methods.base import SHAPES_BUDGET, EmbedFn, Method, Metrics, contrast_figures, encoder_and_projection
 from carl.methods.clusterings import Clusterings
+from carl.methods.losses import info_nce, unit
 from carl.methods.moco import PAPER, fitting_queue
 from carl.methods.moco import SHAPES as MOCO_SHAPES
 from carl.methods.paper import fitting_clusters, paper_values

@@ -8,17 +8,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches import Batch
-from carl.losses import nt_xent
-from carl.methods.base import (
-    SHAPES_BUDGET,
-    DataFacts,
-    Method,
-    Metrics,
-    contrast_figures,
-    encoder_and_projection,
-    forward_views,
-)
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection, forward_views
+from carl.methods.losses import nt_xent
 
 
 class SimclrOptions(MethodOptions):

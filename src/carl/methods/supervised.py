@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches import Batch
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.losses import log_assignments
-from carl.methods.base import SHAPES_BUDGET, DataFacts, Method, Metrics, spread
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, spread
+from carl.methods.losses import log_assignments
 from carl.models.encoders import build_encoder, feature_size
 
 

@@ -12,11 +12,10 @@ from torch.nn import functional as F
 
 from carl import distributed
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches import Batch
-from carl.losses import cross_entropy_of_codes, log_assignments, sinkhorn, unit
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
 from carl.methods.base import (
     SHAPES_BUDGET,
-    DataFacts,
     Method,
     Metrics,
     assignment_figures,
@@ -24,6 +23,7 @@ from carl.methods.base import (
     forward_views,
     spread,
 )
+from carl.methods.losses import cross_entropy_of_codes, log_assignments, sinkhorn, unit
 from carl.methods.moco import fitting_queue
 from carl.methods.paper import paper_values
 from carl.models.heads import Prototypes

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from carl.reporting.glance import (
+from carl.evaluation.results import Measure
+from carl.reporting.run_reader import Run
+from carl.reporting.verdict import (
     PREFERRED,
     Verdict,
     duration,
@@ -18,8 +20,6 @@ from carl.reporting.glance import (
     most_telling,
     training_seconds,
 )
-from carl.reporting.run_files import Run
-from carl.scores import Measure
 
 SAME_FOR_READERS = {"log", "probe"}  # sections that have no say in the weights
 MOST_TOGETHER = 8  # runs whose images are laid beside each other: as many as there are colours, under 15 MB a page

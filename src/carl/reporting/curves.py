@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from carl.reporting.run_files import Record, Run
-from carl.scores import is_number
+from carl.evaluation.results import is_number
+from carl.reporting.run_reader import Record, Run
 
 LOSS, LEARNED, PROTOTYPES, SCHEDULE, MORE = (
     "Loss", "What was learned", "Prototypes", "Schedule and speed", "More figures",

@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from carl.errors import UserError
-from carl.reporting.gallery_files import Gallery
+from carl.records.gallery import Gallery
 
 PROJECTIONS = {"pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 PLACES = 10_000  # places along a side of the map: enough for any zoom, short to write

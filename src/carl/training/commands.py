@@ -10,13 +10,15 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from carl import distributed, files
-from carl.assembly import build_method, gather_facts, load_data, pick_device, with_absolute_paths, without_init
 from carl.config import Config, Layer, resolve
-from carl.data.images import UNLABELLED, Dataset
+from carl.data.dataset import UNLABELLED, Dataset
+from carl.data.facts import DataFacts
+from carl.device import pick_device
 from carl.errors import UserError
-from carl.methods import DataFacts, find_method
-from carl.reporting.report import write_report
-from carl.runs import RunDirectory, free_name
+from carl.methods import find_method
+from carl.methods.build import build_method, load_data_for, with_absolute_paths, without_init
+from carl.records.run_directory import RunDirectory, free_name
+from carl.reporting.pages import write_report
 from carl.training.console import Console
 from carl.training.loop import Interrupted
 from carl.training.pretrain import check_resumable, plan, run_pretraining, summary
@@ -101,11 +103,11 @@ def _reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, DataFac
     check_resumable(stored, config)
     if config.data.image_size is None:
         raise UserError(f"{run.config_file} is not complete, it lacks data.image_size; restore it, or start a new run")
-    dataset = load_data(config)
+    dataset = load_data_for(config)
     if dataset.stream is not None and config.data.lanes is None:
         raise UserError(f"{run.config_file} is not complete, it lacks data.lanes; restore it, or start a new run")
     extended_from = stored.train.epochs if config.train.epochs > stored.train.epochs else None
-    return config, dataset, gather_facts(config, dataset), extended_from
+    return config, dataset, DataFacts.of(config.data, dataset), extended_from
 
 
 def _remarks_on_data(config: Config, dataset: Dataset, facts: DataFacts) -> list[str]:

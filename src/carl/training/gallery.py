@@ -19,18 +19,19 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl import files
-from carl.assembly import random_encoder
 from carl.clustering import kmeans
 from carl.config import Config
-from carl.data.batches import make_views
-from carl.data.images import Dataset, Split
-from carl.data.views import Views
+from carl.data.batches.packed import make_views
+from carl.data.dataset import Dataset, Split
+from carl.data.facts import DataFacts
 from carl.distributed import apart
 from carl.evaluation.features import extract_features, frozen, map_images
-from carl.methods import DataFacts, Method
-from carl.runs import RunDirectory
+from carl.methods import Method
+from carl.methods.build import random_encoder
+from carl.records.run_directory import RunDirectory
+from carl.views.views import Views
 
-FORMAT = 2  # of gallery.npz; reporting/run_files.py reads this one
+FORMAT = 2  # of gallery.npz; reporting/run_reader.py reads this one
 SAMPLE = 10_000  # images in the gallery; a page of so many stays under 15 MB
 THUMBNAIL = 48  # largest side of a thumbnail in pixels when there are SAMPLE of them; fewer may be larger
 LARGEST_THUMBNAIL = 96

@@ -18,24 +18,24 @@ from torch.nn.parallel import DistributedDataParallel
 
 from carl import distributed
 from carl.config import Config
-from carl.data.batches import Batch, BatchSource
+from carl.data.batches.packed import Batch, BatchSource
 from carl.errors import UserError
-from carl.evaluation.health import TOO_EARLY
 from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
+from carl.methods.health import TOO_EARLY
 from carl.models.batch_norm import average_running_statistics
 from carl.optim import build_optimizer, rate_at, set_rate
-from carl.runs import RunDirectory, check_finite
+from carl.records.run_directory import RunDirectory, check_finite
 from carl.training.accumulation import backward_in_parts
-from carl.training.checkpoints import (
+from carl.training.checkpoint import (
     Checkpoint,
     get_device_random_state,
     save_checkpoint,
     set_device_random_state,
 )
 from carl.training.console import Console
+from carl.training.guard import MOST_SKIPPED, Watch, write_bad_batch
 from carl.training.journal import Journal
-from carl.training.numbers import MOST_SKIPPED, Watch, write_bad_batch
 from carl.training.probe import Probe, since
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}

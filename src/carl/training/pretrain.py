@@ -11,25 +11,27 @@ import torch
 from torch import Tensor
 
 from carl import distributed, files
-from carl.assembly import build_views, gather_facts, load_data
 from carl.config import Config, Layer, OptimConfig, differences, merge, resolve
-from carl.data.batches import Batches, check_batch_size, check_shares
-from carl.data.images import Dataset, PackedImages, Split
-from carl.data.shards import Shards
-from carl.data.streaming import StreamBatches, check_lanes, choose_lanes
-from carl.data.views import PIPELINES, Views
+from carl.data.batches.packed import Batches, check_batch_size, check_shares
+from carl.data.batches.stream import StreamBatches, check_lanes, choose_lanes
+from carl.data.dataset import Dataset, PackedImages, Split
+from carl.data.facts import DataFacts
+from carl.data.sources.shards import Shards
 from carl.errors import UserError, suggestion
 from carl.evaluation.features import frozen, map_images
-from carl.methods import DataFacts, Method, find_method
+from carl.methods import Method, find_method
+from carl.methods.build import load_data_for
 from carl.models.batch_norm import share_batch_norm
 from carl.optim import rate_at
-from carl.runs import DataRecord, RunDirectory
-from carl.training.checkpoints import load_checkpoint
+from carl.records.run_directory import DataRecord, RunDirectory
+from carl.training.checkpoint import load_checkpoint
 from carl.training.console import Console, duration
 from carl.training.gallery import write_gallery
 from carl.training.journal import Journal, check_sinks
 from carl.training.loop import Trainer
 from carl.training.probe import Probe
+from carl.views.configured import build_views
+from carl.views.views import PIPELINES, Views
 
 # What may change between the parts of a run: none of it has a say in the weights.
 FREE_ON_RESUME = ("log.", "probe.", "train.device", "train.keep_epochs", "train.checkpoint_steps", "data.root")
@@ -48,15 +50,15 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
         )
     check_text("data.source", config.data.source)
     check_sinks(config.log)
-    dataset = load_data(config)
-    config = completed(layer, gather_facts(config, dataset))
-    facts = gather_facts(config, dataset)  # the preset may have set the side of the views
+    dataset = load_data_for(config)
+    config = completed(layer, DataFacts.of(config.data, dataset))
+    facts = DataFacts.of(config.data, dataset)  # the preset may have set the side of the views
     sizes = config.train.batch_size, dataset.training_images, config.train.drop_last
     check_batch_size(*sizes)
     check_shares(*sizes, distributed.launched())  # known before the processes have met
     if dataset.stream is not None:
         config = with_lanes(config, dataset.stream)
-    recipes = build_views(config, dataset).recipes
+    recipes = build_views(config, dataset.statistics.mean, dataset.statistics.std).recipes
     if len(recipes) < method.views_needed:
         raise UserError(
             f"views.pipeline={config.views.pipeline!r} makes {len(recipes)} view of an image, "
@@ -190,7 +192,7 @@ def run_pretraining(
     if main:
         files.remove_partial_files(run.path)
     ranks = distributed.world_size()
-    views = build_views(config, dataset)
+    views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
     batches = build_batches(config, dataset, views, device)
     checkpoint = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
     if checkpoint is not None and checkpoint.data_fingerprint != dataset.fingerprint:

@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 
 from carl.config import Config
-from carl.data.batches import make_views
-from carl.data.images import UNLABELLED, Dataset, Split
-from carl.data.views import Views
+from carl.data.batches.packed import make_views
+from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.evaluation.features import extract_features, frozen, map_images
-from carl.evaluation.health import (
+from carl.evaluation.knn import knn_accuracy
+from carl.methods import Method
+from carl.methods.base import spread
+from carl.methods.health import (
     Finding,
     PrototypeHealth,
     examine,
@@ -25,11 +27,9 @@ from carl.evaluation.health import (
     rank_me,
     verdict,
 )
-from carl.evaluation.knn import knn_accuracy
-from carl.methods import Method
-from carl.methods.base import spread
 from carl.models.batch_norm import by_batch_statistics
 from carl.training.journal import Record
+from carl.views.views import Views
 
 PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches
 

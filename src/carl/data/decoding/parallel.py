@@ -1,0 +1,164 @@
+"""Decoding on all cores.
+
+Threads are enough for photos, since Pillow lets go of the interpreter while it decodes. For small images it is
+the interpreter that takes the time (about 100 of 140 us for a 32-pixel PNG), so many of them go to processes.
+Those are started as programs of their own, not by multiprocessing, which would run the user's script again.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from enum import Enum, auto
+from queue import SimpleQueue
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+
+from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
+from carl.data.listing import LARGEST_IMAGE, Content, EncodedImage
+from carl.data.packing.pixel_statistics import available_cores
+
+PROCESSES_FROM = 10_000  # images; fewer are decoded before the processes are up
+_TASK_IMAGES = 32
+_TASK_BYTES = 32 * 2**20  # of images in memory, after which a task takes no more
+_BYTES_AHEAD = 2 * LARGEST_IMAGE  # of images in memory, after which none is read before its turn
+
+Shape = tuple[int, int] | None  # height and width to fit images to; None: as they are
+
+
+class Oversized(Enum):
+    """Stands for the pixels of an image that is too large to be packed as it is."""
+
+    OVERSIZED = auto()
+
+
+Decoded = np.ndarray | str | Oversized  # pixels (H, W, C), or the reason why there are none
+
+
+def decode_all(
+    images: Iterable[EncodedImage], count: int, shape: Shape, sharers: int = 1
+) -> Iterator[tuple[EncodedImage, Decoded]]:
+    """Every image with what it decodes to, in order; no more than a few tasks are read ahead.
+
+    So many processes of this machine do the same and share the cores.
+    """
+    cores = max(1, available_cores() // sharers)
+    with strict_decoding(), ExitStack() as stack:
+        processes: SimpleQueue[_DecoderProcess] | None = None
+        if cores > 1 and count >= PROCESSES_FROM and sys.executable:
+            processes = SimpleQueue()
+            for _ in range(cores):
+                processes.put(stack.enter_context(_DecoderProcess()))
+        pool = stack.enter_context(ThreadPoolExecutor(cores))
+        batches, ahead = _tasks(images), 0
+        waiting: deque[tuple[list[EncodedImage], Future[list[Decoded]]]] = deque()
+        try:
+            while True:
+                while len(waiting) < 3 * cores and ahead < _BYTES_AHEAD and (batch := next(batches, [])):
+                    contents = [image.content for image in batch]
+                    waiting.append((batch, pool.submit(_decode_some, contents, shape, processes)))
+                    ahead += sum(map(_bytes, batch))
+                if not waiting:
+                    return
+                batch, task = waiting.popleft()
+                yield from zip(batch, task.result(), strict=True)
+                ahead -= sum(map(_bytes, batch))
+        finally:
+            for _, task in waiting:
+                task.cancel()
+
+
+def _tasks(images: Iterable[EncodedImage]) -> Iterator[list[EncodedImage]]:
+    """_TASK_IMAGES at a time, or fewer where they are large."""
+    task: list[EncodedImage] = []
+    size = 0
+    for image in images:
+        task.append(image)
+        size += _bytes(image)
+        if len(task) == _TASK_IMAGES or size >= _TASK_BYTES:
+            yield task
+            task, size = [], 0
+    if task:
+        yield task
+
+
+def _bytes(image: EncodedImage) -> int:
+    """That the image takes while it waits; a file takes none."""
+    content = image.content
+    return content.nbytes if isinstance(content, np.ndarray) else len(content) if isinstance(content, bytes) else 0
+
+
+def _decode_some(
+    contents: list[Content], shape: Shape, processes: SimpleQueue[_DecoderProcess] | None = None
+) -> list[Decoded]:
+    if processes is not None:
+        process = processes.get()
+        try:
+            return process.decode(contents, shape)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            pass  # the process is gone: decode here
+        finally:
+            processes.put(process)
+    return [_decode_one(content, shape) for content in contents]
+
+
+def _decode_one(content: Content, shape: Shape) -> Decoded:
+    try:
+        return decode(content, shape)
+    except DecodeError as error:
+        return str(error)
+    except OversizedError:
+        return Oversized.OVERSIZED
+
+
+class _DecoderProcess:
+    """A Python of its own that runs `serve`."""
+
+    def __enter__(self) -> _DecoderProcess:
+        code = f"import sys; sys.path[:] = {sys.path!r}; from carl.data.decoding.parallel import serve; serve()"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._requests, self._answers = self._process.stdin, self._process.stdout
+        return self
+
+    def decode(self, contents: list[Content], shape: Shape) -> list[Decoded]:
+        pickle.dump((contents, shape), self._requests, protocol=5)
+        self._requests.flush()
+        answer: list[Decoded] = pickle.load(self._answers)
+        return answer
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()  # it holds nothing that could be lost
+        self._process.wait()
+        for stream in (self._requests, self._answers):
+            with suppress(OSError):  # unsent requests of a process that died
+                stream.close()
+
+
+def serve(requests: BinaryIO | None = None, answers: BinaryIO | None = None) -> None:
+    """Answer requests from standard input until it ends."""
+    requests, answers = requests or sys.stdin.buffer, answers or sys.stdout.buffer
+    sys.stdout = sys.stderr  # nothing else may get between the answers
+    with strict_decoding():
+        while True:
+            try:
+                contents, shape = pickle.load(requests)
+            except EOFError:
+                return
+            pickle.dump(_decode_some(contents, shape), answers, protocol=5)
+            answers.flush()

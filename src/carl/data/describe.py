@@ -1,0 +1,122 @@
+"""What `carl data` shows: the known sources, a data set in rows of text, and a sheet of its images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from carl.data.dataset import Dataset, Split
+from carl.data.open import SOURCES
+from carl.files import atomic_writer
+
+Row = tuple[str, str]  # what it is, what it is here
+
+_GAP = 2  # pixels between the images of a sheet
+_CELL = 64  # pixels; smaller images are enlarged to it by whole factors, larger ones are shrunk
+
+
+FILE_KINDS: list[Row] = [
+    ("FOLDER", "Images in .jpg, .png, .webp, .bmp, .tif, .gif and others, at any depth; sub-folders may be classes."),
+    ("FILE.parquet", "As Hugging Face writes it: encoded images, labels, class names; or a folder of such files."),
+    ("FILE.npy, .npz", "Arrays of uint8 (N, H, W, C) or (N, C, H, W), with or without labels."),
+    ("SHARDS.tar", "WebDataset shards, a pattern or an address of them: read as training goes, not packed."),
+]
+
+
+def list_sources() -> list[Row]:
+    """Every name that `open_dataset` knows, with a sentence about it, and the kinds of files that open."""
+    named = [(name, (function.__doc__ or "").partition("\n")[0]) for name, function in SOURCES.items()]
+    return [*named, *FILE_KINDS]
+
+
+def describe(dataset: Dataset) -> list[Row]:
+    """Counts, sizes, classes, statistics and notes, a row each."""
+    images = dataset.train.images
+    rows = [
+        ("source", dataset.name),
+        ("image size", f"{images.height} x {images.width} pixels, {_channels(images.channels)}"),
+    ]
+    rows += [(name, _describe_split(split)) for name, split in dataset.splits.items()]
+    rows += [
+        ("classes", _describe_classes(dataset.class_names)),
+        ("mean", ", ".join(f"{value:.4f}" for value in dataset.statistics.mean)),
+        ("std", ", ".join(f"{value:.4f}" for value in dataset.statistics.std)),
+        ("fingerprint", dataset.fingerprint),
+    ]
+    if isinstance(images.pixels, np.memmap):
+        rows.append(("packed in", str(images.pixels.filename)))
+    return rows + [("note", note) for note in dataset.notes]
+
+
+def contact_sheet(dataset: Dataset, path: Path, columns: int = 10, rows: int = 10) -> None:
+    """Write a PNG of training images: a class a row where there are labels, else spread over all images."""
+    split = dataset.train
+    indices = _by_class(split, columns, rows) if split.labelled else _spread(len(split), columns, rows)
+    labelled = split.labelled and bool(dataset.class_names)
+    margin = 96 if labelled else 0
+    height, width = _cell_size(split)
+    sheet = Image.new("RGB", (margin + columns * (width + _GAP) + _GAP, len(indices) * (height + _GAP) + _GAP), "white")
+    draw = ImageDraw.Draw(sheet)
+    for row, row_indices in enumerate(indices):
+        top = _GAP + row * (height + _GAP)
+        if labelled and split.labels is not None:
+            name = dataset.class_names[split.labels[row_indices[0]]]
+            draw.text((4, top + height // 2 - 5), name[:15], fill="black")
+        for column, pixels in enumerate(split.images.gather(row_indices)):
+            tile = Image.fromarray(_as_rgb(pixels)).resize((width, height), _resampling(pixels, height))
+            sheet.paste(tile, (margin + _GAP + column * (width + _GAP), top))
+    with atomic_writer(path) as file:
+        sheet.save(file, "PNG")
+
+
+def _describe_split(split: Split) -> str:
+    text = f"{len(split):,} images"
+    if split.labels is None or not split.labelled:
+        return f"{text} without labels"
+    labels = split.labels[split.labels >= 0]
+    counts = np.bincount(labels)
+    counts = counts[counts > 0]
+    some = "" if len(labels) == len(split) else f", {len(labels):,} of them labelled"
+    each = f"{counts.min():,}" if counts.min() == counts.max() else f"{counts.min():,} to {counts.max():,}"
+    return f"{text}{some}, {each} a class"
+
+
+def _describe_classes(names: tuple[str, ...]) -> str:
+    if not names:
+        return "none"
+    shown = ", ".join(names[:10])
+    return f"{len(names)}: {shown}{', ...' if len(names) > 10 else ''}"
+
+
+def _channels(count: int) -> str:
+    return {1: "grey", 3: "RGB"}.get(count, f"{count} channels (no colour operations)")
+
+
+def _by_class(split: Split, columns: int, rows: int) -> list[np.ndarray]:
+    labels = split.labels if split.labels is not None else np.empty(0, np.int64)
+    present = np.unique(labels[labels >= 0])
+    return [np.flatnonzero(labels == label)[:columns] for label in present[:rows]]
+
+
+def _spread(count: int, columns: int, rows: int) -> list[np.ndarray]:
+    indices = np.unique(np.linspace(0, count - 1, columns * rows).astype(np.int64))
+    return [indices[start : start + columns] for start in range(0, len(indices), columns)]
+
+
+def _cell_size(split: Split) -> tuple[int, int]:
+    height, width = split.images.height, split.images.width
+    if height <= _CELL:
+        factor = _CELL // height
+        return height * factor, width * factor
+    return _CELL, max(1, round(width * _CELL / height))
+
+
+def _resampling(pixels: np.ndarray, height: int) -> Image.Resampling:
+    return Image.Resampling.BOX if pixels.shape[0] <= height else Image.Resampling.BICUBIC
+
+
+def _as_rgb(pixels: np.ndarray) -> np.ndarray:
+    """Three channels to look at: a grey one thrice, else the first three."""
+    return np.repeat(pixels[..., :1], 3, axis=2) if pixels.shape[2] < 3 else np.ascontiguousarray(pixels[..., :3])

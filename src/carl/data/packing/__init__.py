@@ -1,0 +1,1 @@
+"""Every image decoded once and kept, equal-sized, in the cache."""

@@ -1,0 +1,231 @@
+"""The cache of packed images: a folder an entry, which appears whole or not at all.
+
+CARL_CACHE/packed/KEY/
+  meta.json            format version, source, class names, statistics, notes
+  bad-files.txt        a line for each image left out: name, tab, reason
+  train/pixels.npy     (N, H, W, C) uint8, memory-mapped; absent where the source's own file is used
+  train/labels.npy     (N,) int64, where there are labels
+  train/names.json     where the images were files
+  test/...
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+import time
+import tokenize
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from carl.data.dataset import Dataset, PackedImages, Split, Statistics
+from carl.data.listing import Listing, MappedSplit
+from carl.errors import UserError
+
+FORMAT_VERSION = 1
+_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which what is half-written belongs to no one
+
+
+def cache_folder() -> Path:
+    """`CARL_CACHE`, else `carl` in the platform's cache folder."""
+    if named := os.environ.get("CARL_CACHE"):
+        return Path(named).expanduser()
+    if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
+        return Path(local) / "carl" / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "carl"
+
+
+def entry_folder(key: str) -> Path:
+    return cache_folder() / "packed" / key
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What an entry says about itself."""
+
+    format: int
+    source: str
+    splits: tuple[str, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fingerprint: str
+    class_names: tuple[str, ...]
+    notes: tuple[str, ...]
+    bad_files: int
+
+    def write(self, folder: Path) -> None:
+        (folder / "meta.json").write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+
+    @staticmethod
+    def read(folder: Path) -> Meta | None:
+        """None where there is no entry, or one of another format."""
+        try:
+            values = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
+            if values["format"] != FORMAT_VERSION:
+                return None
+            arguments: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
+            meta = Meta(**arguments)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        return meta if meta._makes_sense() else None
+
+    def _makes_sense(self) -> bool:
+        """Whether the values are of their types: files in a cache may be damaged."""
+        texts = (*_listed(self.splits), *_listed(self.class_names), *_listed(self.notes), self.source, self.fingerprint)
+        numbers = (*_listed(self.mean), *_listed(self.std))
+        return (
+            all(isinstance(text, str) for text in texts)
+            and all(isinstance(number, float) and math.isfinite(number) for number in numbers)
+            and len(_listed(self.mean)) == len(_listed(self.std)) > 0
+            and min(_listed(self.std)) > 0
+            and isinstance(self.bad_files, int)
+        )
+
+
+def _listed(value: Any) -> tuple[Any, ...]:
+    """The items of a tuple; what is none of ours has an item of no type."""
+    return value if isinstance(value, tuple) else (None,)
+
+
+def write_split(folder: Path, split: Split) -> None:
+    """Labels and names, beside the pixels that are there already."""
+    folder.mkdir(exist_ok=True)
+    if split.labels is not None:
+        np.save(folder / "labels.npy", split.labels)
+    if split.names is not None:
+        (folder / "names.json").write_text(json.dumps(split.names))
+
+
+def load(folder: Path, listing: Listing) -> tuple[Dataset, int] | None:
+    """The packed data set and its number of bad files; None where there is no whole entry."""
+    meta = Meta.read(folder)
+    if meta is None or set(meta.splits) != set(listing.splits):
+        return None
+    try:
+        splits = {name: _load_split(folder / name, listing, name) for name in meta.splits}
+        if any(split.images.channels != len(meta.mean) for split in splits.values()):
+            raise ValueError("other images than those of the statistics")
+    except (OSError, ValueError, TypeError, EOFError, SyntaxError, MemoryError, RecursionError, tokenize.TokenError):
+        return None  # a damaged entry is made anew
+    dataset = Dataset(
+        name=listing.name,
+        splits=splits,
+        statistics=Statistics(meta.mean, meta.std),
+        fingerprint=meta.fingerprint,
+        class_names=meta.class_names,
+        notes=(*listing.notes, *(note.replace("{entry}", str(folder)) for note in meta.notes)),
+        folds=listing.folds,
+        opened=listing.opened,
+    )
+    return dataset, meta.bad_files
+
+
+def _load_split(folder: Path, listing: Listing, name: str) -> Split:
+    source = listing.splits[name]
+    if isinstance(source, MappedSplit):
+        return Split(PackedImages(source.pixels), source.labels)
+    pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    labels_file, names_file = folder / "labels.npy", folder / "names.json"
+    labels = np.load(labels_file, allow_pickle=False) if labels_file.exists() else None
+    names = tuple(json.loads(names_file.read_text())) if names_file.exists() else None
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or 0 in pixels.shape:
+        raise ValueError("no images")
+    if labels is not None and (labels.shape != pixels.shape[:1] or labels.dtype != np.int64):
+        raise ValueError("labels of other images")
+    if names is not None and (len(names) != len(pixels) or not all(isinstance(name, str) for name in names)):
+        raise ValueError("names of other images")
+    return Split(PackedImages(pixels), labels, names)
+
+
+@contextmanager
+def temporary_entry(key: str, alone: bool) -> Iterator[Path | None]:
+    """A folder to write an entry into, beside where it will lie; None if the cache cannot be written to.
+
+    Whoever is `alone`, by the lock of this key, removes what killed processes left that packed the same.
+    """
+    parent = cache_folder() / "packed"
+    for left in parent.glob(f".partial-{key}-*") if alone else ():
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix=f".partial-{key}-", dir=parent))
+    except OSError:
+        yield None
+        return
+    remove_abandoned(parent.glob(".partial-*"))
+    remove_abandoned(cache_folder().glob("*/.*.partial"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # nothing is left here once `publish` has moved it
+
+
+@contextmanager
+def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
+    """Held by one process at a time; `waiting` is called if another has it. Gives whether it is held.
+
+    Where files cannot be locked (Windows, some network disks) each does the work on its own, which `publish` allows.
+    """
+    held = False
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):
+            import fcntl
+
+            path = cache_folder() / "locks" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path, "w"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            held = True
+        yield held
+
+
+def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:
+    """Give a finished folder its name and open it. Of several writers the first wins; they wrote the same."""
+    os.chmod(folder, 0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
+    for _ in range(3):
+        with suppress(OSError):  # the name is taken
+            os.rename(folder, entry)
+        found = load(entry, listing)
+        if found is not None:
+            return found[0]
+        _remove(entry)  # what was there is damaged
+    raise UserError(f"the cache entry {entry} cannot be replaced; delete it, or set CARL_CACHE to another folder")
+
+
+def _remove(entry: Path) -> None:
+    """Move out of the way first, so that no one sees half an entry."""
+    aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
+    with suppress(OSError):  # another process removed it
+        os.rename(entry, aside / "old")
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_abandoned(partial: Iterable[Path]) -> None:
+    """Remove files and folders that belong to no one any more."""
+    for path in partial:
+        with suppress(OSError):  # another process removes it too
+            newest = max(part.lstat().st_mtime for part in (path, *path.rglob("*")))
+            if time.time() - newest <= _ABANDONED_AFTER:
+                continue
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

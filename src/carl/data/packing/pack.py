@@ -1,0 +1,411 @@
+"""From a listing to a data set: decode every image once, pack equal-sized pixels, keep them in the cache.
+
+Equal-sized images whose sides are at most decode.AS_IS_SIDE are packed as they are, whatever size is asked for: the
+views resize crops anyway. Images of varied or larger size are scaled and centrally cropped to a square.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import io
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from carl.data.dataset import UNLABELLED, Dataset, PackedImages, Split
+from carl.data.decoding.decode import image_size, strict_decoding
+from carl.data.decoding.parallel import Oversized, decode_all
+from carl.data.listing import (
+    MAX_CLASSES,
+    ArraySplit,
+    EncodedSplit,
+    Listing,
+    MappedSplit,
+    Progress,
+    SplitListing,
+)
+from carl.data.packing import cache
+from carl.data.packing.pixel_statistics import pixels_digest, statistics_and_digest
+from carl.errors import UserError
+from carl.files import atomic_writer
+
+DEFAULT_SIDE = 96  # at most; a random crop of 8 % of the area is then still 27 pixels wide
+LARGEST_SIDE = 4096  # a single view of that size takes gigabytes in an encoder
+_SURVEYED = 2_000  # images whose headers are read to find the usual size
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image that was left out."""
+
+    name: str
+    reason: str
+
+
+class _VariedSizes(Exception):
+    """The images cannot be packed as they are."""
+
+
+def check_side(image_size: int | None) -> None:
+    if image_size is not None and not 1 <= image_size <= LARGEST_SIDE:
+        raise UserError(f"image_size={image_size} is not a side from 1 to {LARGEST_SIDE} pixels; use one such as 64")
+
+
+def open_listing(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
+    """The data set, from the cache if it is there, packed (and cached) if not.
+
+    Of several processes that need the same images, such as those of torchrun, one packs and the others wait.
+    """
+    if listing.key is None:
+        return _Packing(listing, size, max_bad, progress, None).run()
+    found = _cached(listing, size, max_bad)
+    if found is not None:
+        return found
+    waiting = "waiting for another process that packs the images"
+    with cache.locked(listing.key, lambda: progress(waiting, 0, 0)) as alone:
+        return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress, alone)
+
+
+def _cached(listing: Listing, size: int | None, max_bad: int | None) -> Dataset | None:
+    for side in dict.fromkeys((None, size or _known_side(listing))):
+        entry = _entry(listing, side)
+        found = cache.load(entry, listing)
+        if found is not None:
+            dataset, bad_files = found
+            _check_bad(bad_files, _total(listing), max_bad, f"listed in {entry}/bad-files.txt")
+            return dataclasses.replace(dataset, fitted=side is not None)
+    return None
+
+
+def _packed(listing: Listing, size: int | None, max_bad: int | None, progress: Progress, alone: bool) -> Dataset:
+    with cache.temporary_entry(listing.key or "", alone) as folder:
+        try:
+            return _Packing(listing, size, max_bad, progress, folder).run()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+    return _Packing(listing, size, max_bad, progress, None).run()  # the disk is full
+
+
+def _entry(listing: Listing, side: int | None) -> Path:
+    """Where images are kept that were fitted to `side`, or left as they are (None)."""
+    text = f"{listing.key} {side or 'as is'} {cache.FORMAT_VERSION}"
+    return cache.entry_folder(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
+
+
+def _side_file(listing: Listing) -> Path:
+    """Remembers the side that was found when none was asked for, under which the entry is kept."""
+    return cache.cache_folder() / "sides" / f"{listing.key}.txt"
+
+
+def _known_side(listing: Listing) -> int | None:
+    try:
+        return int(_side_file(listing).read_text())
+    except (OSError, ValueError):  # then the images are looked at again
+        return None
+
+
+def _total(listing: Listing) -> int:
+    return sum(split.count for split in listing.splits.values())
+
+
+class _Packing:
+    """One run over a listing. Pixels go to `folder`, or to memory where there is none."""
+
+    def __init__(
+        self, listing: Listing, size: int | None, max_bad: int | None, progress: Progress, folder: Path | None
+    ) -> None:
+        self.listing = listing
+        self.size = size
+        self.max_bad = max_bad
+        self.progress = progress
+        self.folder = folder
+        self.shape: tuple[int, int] | None = None  # to which images are fitted; None: as they are
+        self.fitted_side: int | None = None  # of images of varied or large size
+        self.bad: list[BadFile] = []
+        self.notes: list[str] = []
+
+    def run(self) -> Dataset:
+        splits = {name: self._pack_split(name, split) for name, split in self.listing.splits.items()}
+        _check_one_shape(splits)
+        self._report_bad()
+        class_names = self.listing.class_names or _numbered_classes(splits)
+        _check_labels(splits, class_names)
+        statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.progress)
+        fingerprint = _fingerprint(splits, train_digest, self.progress)
+        if self.folder is None:
+            where = "" if self.listing.key is None else f": {cache.cache_folder()} is full or cannot be written to"
+            notes = (*self.listing.notes, *self.notes, f"packed in memory, not cached{where}")
+            return Dataset(
+                name=self.listing.name,
+                splits=splits,
+                statistics=statistics,
+                fingerprint=fingerprint,
+                class_names=class_names,
+                notes=notes,
+                folds=self.listing.folds,
+                opened=self.listing.opened,
+                fitted=self.fitted_side is not None,
+            )
+        for name, split in splits.items():
+            cache.write_split(self.folder / name, split)
+        meta = cache.Meta(
+            format=cache.FORMAT_VERSION,
+            source=self.listing.name,
+            splits=tuple(splits),
+            mean=statistics.mean,
+            std=statistics.std,
+            fingerprint=fingerprint,
+            class_names=class_names,
+            notes=tuple(self.notes),
+            bad_files=len(self.bad),
+        )
+        meta.write(self.folder)
+        del splits  # unmap the files before they are moved
+        dataset = cache.publish(self.folder, self._entry(), self.listing)
+        if self.size is None and self.fitted_side is not None:
+            with suppress(OSError), atomic_writer(_side_file(self.listing)) as file:  # else it is found again
+                file.write(str(self.fitted_side).encode())
+        return dataclasses.replace(dataset, fitted=self.fitted_side is not None)
+
+    def _pack_split(self, name: str, split: SplitListing) -> Split:
+        if isinstance(split, MappedSplit):
+            return Split(PackedImages(split.pixels), split.labels)
+        with self._stream(name) as stream:
+            writer = _PixelWriter(stream)
+            if isinstance(split, ArraySplit):
+                labels = self._write_blocks(name, split, writer)
+                names = None
+            else:
+                labels, names = self._write_decoded(name, split, writer)
+            return Split(PackedImages(writer.finish()), labels, names)
+
+    def _stream(self, name: str) -> BinaryIO:
+        if self.folder is None:
+            return _KeptBytes(_memory() if self.listing.key is not None else None)
+        (self.folder / name).mkdir()
+        return open(self.folder / name / "pixels.npy", "w+b")
+
+    def _write_blocks(self, name: str, split: ArraySplit, writer: _PixelWriter) -> np.ndarray | None:
+        labels = []
+        for pixels, block_labels in split.read():
+            writer.append(pixels)
+            if block_labels is not None:
+                labels.append(block_labels.astype(np.int64))
+            self.progress(f"packing {name}", writer.count, split.count)
+        if not writer.count:
+            raise UserError(f"{self.listing.name}: the {name} split has no images; download or save it again")
+        return np.concatenate(labels) if labels else None
+
+    def _write_decoded(
+        self, name: str, split: EncodedSplit, writer: _PixelWriter
+    ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+        known_bad = len(self.bad)
+        try:
+            return self._decode_all(name, split, writer)
+        except _VariedSizes:
+            side = self.size or _usual_side(split)
+            self.shape, self.fitted_side = (side, side), side
+            self.notes.append(
+                f"images of varied or large size were scaled and centrally cropped to {side} x {side}; "
+                "image_size sets another side"
+            )
+            del self.bad[known_bad:]
+            writer.restart()
+            return self._decode_all(name, split, writer)
+
+    def _decode_all(
+        self, name: str, split: EncodedSplit, writer: _PixelWriter
+    ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
+        labels, names, done = [], [], 0
+        for image, pixels in decode_all(split.read(), split.count, self.shape):
+            done += 1
+            self.progress(f"decoding {name}", done, split.count)
+            if isinstance(pixels, str):
+                self.bad.append(BadFile(image.name, pixels))
+                continue
+            if isinstance(pixels, Oversized):
+                raise _VariedSizes
+            if self.shape is None and writer.count and pixels.shape[:2] != writer.shape[:2]:
+                raise _VariedSizes
+            if writer.count and pixels.shape != writer.shape:
+                reason = f"{pixels.shape[2]} channels where the first image has {writer.shape[2]}"
+                self.bad.append(BadFile(image.name, reason))
+                continue
+            writer.append(pixels[None])
+            labels.append(image.label)
+            names.append(image.name)
+        if not writer.count:
+            first = f": {self.bad[-1].name}: {self.bad[-1].reason}" if self.bad else ""
+            raise UserError(
+                f"{self.listing.name}: none of the {split.count} files of the {name} split can be decoded{first}"
+            )
+        self.shape = self.shape or writer.shape[:2]  # of the training images; other splits are fitted to it
+        return (
+            np.array(labels, np.int64) if split.labelled else None,
+            tuple(names) if split.named else None,
+        )
+
+    def _report_bad(self) -> None:
+        """List what was left out, or fail if it is too much."""
+        if not self.bad:
+            return
+        lines = [f"{_one_line(bad.name)}\t{_one_line(bad.reason)}\n" for bad in self.bad]
+        total = _total(self.listing)
+        listed = f"such as {lines[0].strip()}".replace("\t", ": ")
+        if self.folder is not None:
+            (self.folder / "bad-files.txt").write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
+            kept = self._entry().with_suffix(".bad-files.txt")  # for when there will be no entry
+            if len(self.bad) > bad_limit(total, self.max_bad):
+                shutil.copyfile(self.folder / "bad-files.txt", kept)
+                listed = f"listed in {kept}"
+        _check_bad(len(self.bad), total, self.max_bad, listed)
+        if self.folder is not None:
+            listed = "listed in {entry}/bad-files.txt"
+        self.notes.append(f"{len(self.bad)} of {total} files cannot be decoded and were left out, {listed}")
+
+    def _entry(self) -> Path:
+        return _entry(self.listing, self.fitted_side)
+
+
+class _KeptBytes(io.BytesIO):
+    """A file in memory that outlives `with`, because the pixels are a view of it; it refuses more than `most` bytes."""
+
+    def __init__(self, most: int | None) -> None:
+        super().__init__()
+        self._most = most
+
+    def write(self, data: Any, /) -> int:
+        if self._most is not None and self.tell() + memoryview(data).nbytes > self._most:
+            raise UserError(
+                f"{cache.cache_folder()} is full or cannot be written to, and the images take more than the "
+                f"{self._most:,} bytes of memory; free some space, or set CARL_CACHE to another folder"
+            )
+        return super().write(data)
+
+    def close(self) -> None:
+        pass
+
+
+def _memory() -> int | None:
+    """Bytes of memory that the machine has, where it tells."""
+    with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return None
+
+
+class _PixelWriter:
+    """Appends images to a .npy file whose length is known only at the end."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.restart()
+
+    def restart(self) -> None:
+        self.count = 0
+        self.shape: tuple[int, int, int] = (0, 0, 0)
+        self._stream.seek(0)
+        self._stream.truncate()
+
+    def append(self, pixels: np.ndarray) -> None:
+        """Add images (n, H, W, C) uint8."""
+        if not self.count:
+            self.shape = (pixels.shape[1], pixels.shape[2], pixels.shape[3])
+            self._write_header()
+            self._data_start = self._stream.tell()
+        self._stream.write(np.ascontiguousarray(pixels).data)
+        self.count += len(pixels)
+
+    def finish(self) -> np.ndarray:
+        """The pixels (N, H, W, C), memory-mapped where they are in a file."""
+        self._stream.seek(0)
+        self._write_header()  # as long as the first: NumPy leaves room for the first axis to grow
+        assert self._stream.tell() == self._data_start
+        self._stream.flush()
+        if isinstance(self._stream, io.BytesIO):
+            data = np.frombuffer(self._stream.getbuffer(), np.uint8, offset=self._data_start)
+            return data.reshape(self.count, *self.shape)
+        os.fsync(self._stream.fileno())  # the entry's name must not reach the disk before its pixels
+        pixels: np.ndarray = np.load(self._stream.name, mmap_mode="r", allow_pickle=False)
+        return pixels
+
+    def _write_header(self) -> None:
+        header = {"descr": "|u1", "fortran_order": False, "shape": (self.count, *self.shape)}
+        np.lib.format.write_array_header_1_0(self._stream, header)
+
+
+def _usual_side(split: EncodedSplit) -> int:
+    """The median of the shorter sides, but at most DEFAULT_SIDE."""
+    step = max(1, split.count // _SURVEYED)
+    with strict_decoding():
+        sizes = [image_size(image.content) for image in islice(split.read(), 0, None, step)]
+    sides = [min(size) for size in sizes if size is not None]
+    return max(1, min(int(np.median(sides)) if sides else DEFAULT_SIDE, DEFAULT_SIDE))
+
+
+def bad_limit(total: int, max_bad: int | None) -> int:
+    """How many files may be bad: what the user said, else one in twenty, but ten of a small source."""
+    return max_bad if max_bad is not None else max(10, total // 20)
+
+
+def _check_bad(bad: int, total: int, max_bad: int | None, listed: str) -> None:
+    limit = bad_limit(total, max_bad)
+    if bad > limit:
+        raise UserError(
+            f"{bad} of {total} files cannot be decoded, {listed}, more than the {limit} that are allowed; repair or "
+            f"remove them, or allow more with --max-bad {bad}"
+        )
+
+
+def _check_one_shape(splits: dict[str, Split]) -> None:
+    train = splits["train"].images.pixels.shape[1:]
+    for name, split in splits.items():
+        if split.images.pixels.shape[1:] != train:
+            raise UserError(
+                f"the {name} images are {split.images.pixels.shape[1:]} (height, width, channels) but the training "
+                f"images {train}; give both splits the same shape"
+            )
+
+
+def _numbered_classes(splits: dict[str, Split]) -> tuple[str, ...]:
+    labels = [split.labels for split in splits.values() if split.labels is not None and split.labelled]
+    highest = max((int(some.max()) for some in labels), default=-1)
+    return tuple(str(label) for label in range(min(highest + 1, MAX_CLASSES + 1)))
+
+
+def _check_labels(splits: dict[str, Split], class_names: tuple[str, ...]) -> None:
+    if len(class_names) > MAX_CLASSES:
+        raise UserError(f"labels of more than {MAX_CLASSES} classes; number the classes from 0 without gaps")
+    for name, split in splits.items():
+        if split.labels is None or not len(split.labels):
+            continue
+        low, high = int(split.labels.min()), int(split.labels.max())
+        if low < UNLABELLED or high >= len(class_names):
+            raise UserError(
+                f"labels of the {name} split run from {low} to {high} where there are {len(class_names)} classes; "
+                f"number the classes from 0, and write {UNLABELLED} where there is no label"
+            )
+
+
+def _fingerprint(splits: dict[str, Split], train_digest: int, progress: Progress) -> str:
+    digest = hashlib.blake2b(digest_size=8)
+    for name in sorted(splits):
+        split = splits[name]
+        pixels = split.images.pixels
+        checksum = train_digest if name == "train" else pixels_digest(pixels, progress)
+        digest.update(f"{name} {pixels.shape} {checksum} ".encode())
+        if split.labels is not None:
+            digest.update(split.labels.astype("<i8").tobytes())
+    return digest.hexdigest()
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

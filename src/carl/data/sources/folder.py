@@ -1,0 +1,182 @@
+"""A folder of image files, with or without class sub-folders, with or without train/val/test sub-folders."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+from carl.data.dataset import UNLABELLED
+from carl.data.listing import (
+    SPLIT_WORDS,
+    EncodedImage,
+    EncodedSplit,
+    Listing,
+    Unusable,
+    as_splits,
+    files_key,
+    splits_beside,
+)
+from carl.errors import UserError
+
+EXTENSIONS = frozenset(
+    {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif", ".avif", ".jp2"}
+    | {".ppm", ".pgm", ".pbm", ".pnm"}
+)
+# Not TIFF's, which is that of most cameras' raw files, nor BMP's, which is two letters of text.
+_SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP", re.DOTALL)
+
+
+def list_folder(root: Path, name: str) -> Listing:
+    """The images below `root`.
+
+    Sub-folders called train, val or test (at least train) are splits, as are such folders beside `root` if its
+    own name is one. In a split whose images all lie in two or more sub-folders, these are the classes; so is a
+    sub-folder called train among others that are not splits.
+    """
+    splits, opened, notes = split_folders(root)
+    files = {split: walk_images(folder) for split, folder in splits.items()}
+    if not files["train"]:
+        raise UserError(
+            f"{splits['train']} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, "
+            ".tif or .gif, at any depth"
+        )
+    files = {split: names for split, names in files.items() if names}
+    classes = _class_names(files)
+    return Listing(
+        name=name,
+        key=files_key(f"{splits[split]}/{file}" for split, names in files.items() for file in names),
+        splits={split: _split_listing(splits[split], names, classes) for split, names in files.items()},
+        class_names=classes,
+        opened=opened,
+        notes=(*notes, *_loose_images(files["train"])),
+    )
+
+
+def _loose_images(names: list[str]) -> list[str]:
+    """A word on images beside class folders: it may be one stray file that takes the labels from all."""
+    loose = [name for name in names if "/" not in name]
+    if not loose or len(loose) == len(names):
+        return []
+    first = f"{loose[0]!r}" if len(loose) == 1 else f"{loose[0]!r} and {len(loose) - 1} more"
+    return [f"images lie in sub-folders and beside them ({first}), so the sub-folders are not taken as classes"]
+
+
+def walk_images(root: Path) -> list[str]:
+    """Image files below `root`, named relative to it with slashes and sorted by folder.
+
+    Files count by their extension; those without any by their first bytes. Image files under a foreign extension
+    (a PNG called .txt) come along too, so that they are listed as bad and not overlooked.
+    """
+    start = len(str(root)) + 1
+    found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root) if _is_image(entry)]
+    return sorted(found, key=lambda name: name.split("/"))
+
+
+def walk_files(root: Path) -> Iterator[os.DirEntry[str]]:
+    """Every file below `root` that is not hidden, upper folders first; each folder once, however it is linked."""
+    visited: set[tuple[int, int]] = set()
+    waiting = deque([str(root)])
+    while waiting:
+        folder = waiting.popleft()
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in visited:
+            continue
+        visited.add((status.st_dev, status.st_ino))
+        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
+            if entry.name.startswith("."):
+                continue
+            if _is_folder(entry):
+                waiting.append(entry.path)
+            else:
+                yield entry
+
+
+def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError as error:
+        raise UserError(f"the folder {folder} cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself
+        return False
+
+
+def _has_images(folder: Path) -> bool:
+    return any(_is_image(file) for file in walk_files(folder))
+
+
+def _is_image(entry: os.DirEntry[str]) -> bool:
+    extension = os.path.splitext(entry.name)[1].lower()
+    if extension in EXTENSIONS:
+        return True
+    try:
+        if not stat.S_ISREG(entry.stat().st_mode):
+            return False
+        with open(entry.path, "rb") as file:
+            return _SIGNATURE.match(file.read(12)) is not None
+    except OSError:
+        return False
+
+
+def split_folders(root: Path) -> tuple[dict[str, Path], str, list[str]]:
+    """The folder of each split, the split that `root` names, and what the user should know."""
+    folders = {e.name: Path(e.path) for e in _entries(root) if not e.name.startswith(".") and _is_folder(e)}
+    inside = {SPLIT_WORDS[name.lower()]: folders[name] for name in sorted(folders) if name.lower() in SPLIT_WORDS}
+    if inside:
+        others = [name for name in sorted(folders) if name.lower() not in SPLIT_WORDS and _has_images(folders[name])]
+        if len(inside) > 1 and "train" not in inside and not others:
+            names = " and ".join(sorted(folder.name for folder in inside.values()))
+            raise UserError(f"{root} holds {names} and no train; give one of them, or call the one to train on train")
+        # Images in a single folder of this name, among others, are of a class: CIFAR-100 and COCO have trains.
+        is_class = others and len(inside) == 1 and not any(_is_folder(e) for e in _entries(next(iter(inside.values()))))
+        if "train" in inside and not is_class:
+            splits, opened = as_splits({split: [folder] for split, folder in inside.items()}, "train")
+            note = f"{', '.join(others)} beside {', '.join(splits)} left out: the name is not that of a split"
+            return {split: paths[0] for split, paths in splits.items()}, opened, [note] if others else []
+    path = root.resolve()
+    siblings = [(Path(entry.path), entry.name) for entry in _entries(path.parent) if _is_folder(entry)]
+    beside = splits_beside(root, path.name, siblings)
+    if not beside:
+        return {"train": root}, "train", []
+    splits, opened = as_splits(beside, next(iter(beside)))
+    return {split: folders[0] for split, folders in splits.items()}, opened, []
+
+
+def _class_names(files: dict[str, list[str]]) -> tuple[str, ...]:
+    if not _in_folders(files["train"]) or len({_class_of(name) for name in files["train"]}) < 2:
+        return ()
+    return tuple(sorted({_class_of(name) for names in files.values() if _in_folders(names) for name in names}))
+
+
+def _in_folders(names: list[str]) -> bool:
+    return all("/" in name for name in names)
+
+
+def _class_of(name: str) -> str:
+    return name.partition("/")[0]
+
+
+def _split_listing(folder: Path, names: list[str], classes: tuple[str, ...]) -> EncodedSplit:
+    labelled = bool(classes) and _in_folders(names)
+    label_of = {name: label for label, name in enumerate(classes)} if labelled else {}
+
+    def read() -> Iterator[EncodedImage]:
+        for name in names:
+            yield EncodedImage(name, _content(folder / name), label_of.get(_class_of(name), UNLABELLED))
+
+    return EncodedSplit(len(names), labelled, read, folder=folder)
+
+
+def _content(path: Path) -> Path | Unusable:
+    if path.suffix and path.suffix.lower() not in EXTENSIONS:
+        return Unusable(f"an image whose name ends in {path.suffix}; rename it")
+    return path

@@ -1,0 +1,283 @@
+"""Shards of encoded images, here or at any address that fsspec knows: WebDataset's tar files, or Parquet files.
+
+A shard is read from its beginning, as far as it is needed, and nothing of it is kept on the disk. What is kept, in the
+cache, is how many images each shard holds.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import itertools
+import json
+import os
+import re
+from collections.abc import Container, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from carl.data.decoding.tar import read_tar
+from carl.data.listing import Progress
+from carl.data.packing.cache import cache_folder, locked
+from carl.data.sources.parquet import find_columns, first_line, rows_at_once
+from carl.errors import UserError
+from carl.files import write_json
+
+KINDS = (".tar", ".parquet")
+MOST_SHARDS = 1_000_000
+_AT_ONCE = 16  # shards whose images are counted at the same time
+_ROWS = 64  # of a Parquet file, read at once
+_MOST_STATED = 2**24  # images of a shard that a sizes.json is believed; the order of a shard's images is in memory
+_BRACES = re.compile(r"\{([^{}]*)\}")
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Addresses in order, and how many images lie at each."""
+
+    addresses: tuple[str, ...]
+    counts: tuple[int, ...]
+    key: str  # changes when the shards do
+
+    def __len__(self) -> int:
+        return len(self.addresses)
+
+    @property
+    def images(self) -> int:
+        return sum(self.counts)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """(shards,) number of the first image of each, all images being numbered through."""
+        return np.cumsum([0, *self.counts[:-1]])
+
+    def read(self, shard: int, places: np.ndarray) -> Iterator[tuple[int, bytes | None]]:
+        """The images at `places` (ascending) of one shard; None for what cannot be read."""
+        address, wanted, missing = self.addresses[shard], set(places.tolist()), len(places)
+        if not missing:
+            return
+        for place, content in read_images(address, wanted):
+            if place in wanted:
+                yield place, content
+                missing -= 1
+            if not missing:
+                return
+        raise UserError(f"{address} has fewer images than when they were counted; start again with another --out")
+
+
+def names_shards(source: str) -> bool:
+    """Whether a source can only be shards: a tar file, an address, or a pattern of many."""
+    path = source.lower()
+    return "://" in source or path.endswith(".tar") or (path.endswith(KINDS) and any(sign in source for sign in "{*?["))
+
+
+def find_shards(source: str, progress: Progress) -> Shards:
+    """The shards of a pattern such as `shards/{000..019}.tar`, a folder or an address, with their images counted.
+
+    Counting reads the headers of local tar files and the footers of Parquet files. A tar file at an address is read
+    through, once, unless a `sizes.json` beside it (WebDataset's custom: {"000.tar": 1000}) tells.
+    """
+    addresses = expand(source)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        stamps = list(pool.map(_stamp, addresses))
+    key = hashlib.blake2b(json.dumps([addresses, stamps]).encode(), digest_size=16).hexdigest()
+    kept = cache_folder() / "shards" / f"{key}.json"
+    with locked(key, lambda: progress("waiting for another process that counts the images", 0, 0)):
+        counts = _kept_counts(kept, len(addresses))
+        if counts is None:
+            counts = _count_all(addresses, progress)
+            with suppress(OSError):  # if it fails, they are counted again next time
+                write_json(kept, counts)
+    if not sum(counts):
+        raise UserError(f"{source} holds no images; give tar files of images, or Parquet files with an image column")
+    return Shards(tuple(addresses), tuple(counts), key)
+
+
+def expand(source: str) -> list[str]:
+    """The addresses that a pattern, a folder or an address stands for, in order, none twice."""
+    if "://" not in source and Path(source).is_dir():
+        found = [str(path) for kind in KINDS for path in sorted(Path(source).rglob(f"*{kind}")) if path.is_file()]
+    else:
+        found = list(itertools.chain.from_iterable(_globbed(pattern) for pattern in _without_braces(source)))
+    found = list(dict.fromkeys(found))
+    if not found:
+        raise UserError(f"{source} names no shards; give a pattern such as 'shards/{{00..19}}.tar' or a folder of them")
+    wrong = next((address for address in found if not address.lower().endswith(KINDS)), None)
+    if wrong is not None:
+        raise UserError(f"{wrong} is no shard; shards end in {' or '.join(KINDS)}")
+    return found
+
+
+def _without_braces(pattern: str) -> Iterator[str]:
+    """`{000..002}` counts, `{a,b}` lists, as a shell does; several multiply."""
+    found = _BRACES.search(pattern)
+    if found is None:
+        yield pattern
+        return
+    numbers = _RANGE.fullmatch(found[1])
+    if numbers is None:
+        words: Sequence[str] = found[1].split(",")
+    else:
+        first, last = int(numbers[1]), int(numbers[2])
+        if abs(last - first) >= MOST_SHARDS:
+            raise UserError(f"{{{found[1]}}} stands for over {MOST_SHARDS} shards; name fewer and larger ones")
+        words = [f"{n:0{len(numbers[1])}d}" for n in range(first, last + 1)]
+    for word in words:
+        yield from _without_braces(pattern[: found.start()] + word + pattern[found.end() :])
+
+
+def _globbed(pattern: str) -> list[str]:
+    if not any(sign in pattern for sign in "*?["):
+        return [pattern]
+    if "://" not in pattern:
+        return sorted(glob.glob(pattern))
+    system, path = _file_system(pattern)
+    try:
+        return sorted(str(system.unstrip_protocol(found)) for found in system.glob(path))
+    except Exception as error:  # every service has errors of its own
+        raise _unreachable(pattern, error) from None
+
+
+def _file_system(address: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise UserError(f"{address} needs fsspec; pip install 'carl-ssl[stream]'") from None
+    try:
+        system, path = url_to_fs(address)
+    except Exception as error:  # an unknown protocol, or one whose package is not installed
+        raise _unreachable(address, error) from None
+    return system, str(path)
+
+
+def _unreachable(address: str, error: Exception) -> UserError:
+    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+    return UserError(f"cannot read {address}: {reason}; check the address, and your access to it")
+
+
+def open_address(address: str) -> BinaryIO:
+    """A file to read from, here or elsewhere."""
+    if "://" not in address:
+        try:
+            return open(address, "rb")
+        except OSError as error:
+            raise UserError(f"cannot read {address}: {error.strerror}; check the path") from None
+    system, path = _file_system(address)
+    try:
+        file: BinaryIO = system.open(path, "rb")
+    except Exception as error:  # every service has errors of its own
+        raise _unreachable(address, error) from None
+    return file
+
+
+def _stamp(address: str) -> list[str]:
+    """What changes when the file at an address does."""
+    if "://" not in address:
+        try:
+            status = os.stat(address)
+        except OSError as error:
+            raise UserError(f"cannot read {address}: {error.strerror}; check the path") from None
+        return [str(status.st_size), str(status.st_mtime_ns)]
+    system, path = _file_system(address)
+    try:
+        known = system.info(path)
+    except Exception as error:  # every service has errors of its own
+        raise _unreachable(address, error) from None
+    return [str(known.get(name, "")) for name in ("size", "ETag", "etag", "mtime", "LastModified", "updated")]
+
+
+def _kept_counts(kept: Path, shards: int) -> list[int] | None:
+    with suppress(OSError, ValueError):
+        counts = json.loads(kept.read_text())
+        if isinstance(counts, list) and len(counts) == shards and all(isinstance(count, int) for count in counts):
+            return counts
+    return None
+
+
+def _count_all(addresses: Sequence[str], progress: Progress) -> list[int]:
+    stated = {folder: _stated_sizes(folder) for folder in {address.rpartition("/")[0] for address in addresses}}
+
+    def count(address: str) -> int:
+        folder, _, name = address.rpartition("/")
+        known = stated[folder].get(name)
+        return count_images(address) if known is None else known
+
+    counts = []
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        for found in pool.map(count, addresses):
+            counts.append(found)
+            progress("counting images, shards", len(counts), len(addresses))
+    return counts
+
+
+def _stated_sizes(folder: str) -> dict[str, int]:
+    """What a sizes.json says; only where counting would mean to read everything."""
+    if "://" not in folder:
+        return {}
+    try:
+        with open_address(f"{folder}/sizes.json") as file:
+            stated = json.loads(file.read(16 * 2**20))
+        return {str(name): int(count) for name, count in stated.items() if 0 <= int(count) <= _MOST_STATED}
+    except Exception:  # none there, none that can be read, or not of this form: then images are counted
+        return {}
+
+
+def count_images(address: str) -> int:
+    with open_address(address) as file, _readable(address):
+        if address.lower().endswith(".parquet"):
+            return int(_parquet(file, address).metadata.num_rows)
+        return sum(1 for _ in read_tar(file, address, ()))
+
+
+@contextmanager
+def _readable(address: str) -> Iterator[None]:
+    """Say in one line that a shard is damaged, or that its service was lost while it was read."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # every service has errors of its own
+        raise _unreachable(address, error) from error
+
+
+def read_images(address: str, wanted: Container[int]) -> Iterator[tuple[int, bytes | None]]:
+    """The encoded images of a shard with their places in it; what is not wanted may come as empty bytes, or not."""
+    with open_address(address) as file, _readable(address):
+        if address.lower().endswith(".parquet"):
+            yield from _read_parquet(file, address, wanted)
+        else:
+            yield from read_tar(file, address, wanted)
+
+
+def _parquet(file: BinaryIO, address: str) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(file)
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        raise UserError(
+            f"{address} is not a readable Parquet file ({first_line(error)}); write or download it again"
+        ) from error
+
+
+def _read_parquet(file: BinaryIO, address: str, wanted: Container[int]) -> Iterator[tuple[int, bytes | None]]:
+    opened = _parquet(file, address)
+    columns = find_columns(opened, Path(address))
+    first, at_once = 0, min(_ROWS, rows_at_once(opened, address))
+    for number in range(opened.num_row_groups):
+        rows = opened.metadata.row_group(number).num_rows
+        if any(place in wanted for place in range(first, first + rows)):
+            place = first
+            for batch in opened.iter_batches(at_once, row_groups=[number], columns=[columns.image]):
+                images = batch.column(columns.image)
+                for row in (images.field("bytes") if columns.encoded_in_struct else images).to_pylist():
+                    yield place, row
+                    place += 1
+        first += rows

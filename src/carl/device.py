@@ -1,0 +1,28 @@
+"""The device that a command computes on."""
+
+from __future__ import annotations
+
+import torch
+
+from carl.errors import UserError
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes the best there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UserError(f"train.device={name!r} is not a device; use auto, cpu, cuda, cuda:N or mps") from None
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UserError(f"train.device={name!r} is not supported; use auto, cpu, cuda, cuda:N or mps")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(f"train.device={name!r}: torch sees no CUDA device here; use auto or cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UserError(
+            f"train.device={name!r}: there are {torch.cuda.device_count()} CUDA devices; use a lower number"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UserError("train.device='mps': torch sees no MPS device here; use auto or cpu")
+    return device

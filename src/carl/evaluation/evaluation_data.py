@@ -1,0 +1,122 @@
+"""What every protocol works on: labelled training and test images, and how the encoder wants to see them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from carl import distributed
+from carl.data.batches.packed import Batches
+from carl.data.dataset import UNLABELLED, Dataset, Split, Statistics
+from carl.errors import UserError
+from carl.evaluation.features import Progress, frozen, map_images_together
+from carl.views.views import Views, pipeline
+
+MOST_BYTES = 4 * 2**30  # of images that are compared: seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Material:
+    """Labelled images; the test images are judged on and nothing else."""
+
+    train: Split  # labelled images alone
+    test: Split
+    train_rows: np.ndarray  # where the images of `train` are in the data's own training split
+    statistics: Statistics  # the encoder's own normalisation
+    image_size: int
+    crop_min: float  # smallest area of a random crop, of the image's
+    classes: int
+    device: torch.device
+    progress: Progress
+    centre: float = 1.0  # part of each side of an image that is seen where it is not cropped at random
+    kept: dict[int, tuple[nn.Module, Tensor]] = field(default_factory=dict)  # features, for the next seed
+
+    @property
+    def train_labels(self) -> np.ndarray:
+        assert self.train.labels is not None
+        return self.train.labels
+
+    @property
+    def test_labels(self) -> np.ndarray:
+        assert self.test.labels is not None
+        return self.test.labels
+
+    def features(self, encoder: nn.Module, split: Split) -> Tensor:
+        """Pooled features of images by the frozen encoder: (N, D) on the CPU."""
+        with frozen(encoder):
+            found = self.mapped(encoder, split)
+        return found.clone()  # made in inference mode, and not every use is
+
+    def mapped(self, function: Callable[[Tensor], Tensor], split: Split) -> Tensor:
+        """`function` of every image, as the encoder wants to see it."""
+        size, progress = self.image_size, self.progress
+        return map_images_together(function, split, self.statistics, size, self.device, progress, self.centre)
+
+    def cached_features(self, encoder: nn.Module, split: Split) -> Tensor:
+        """The same, extracted once for all seeds; for an encoder that does not change."""
+        known = self.kept.get(id(split))
+        if known is None or known[0] is not encoder:
+            self.kept[id(split)] = known = (encoder, self.features(encoder, split))
+        return known[1]
+
+    def batches(self, split: Split, batch_size: int, seed: int, smallest: int = 1) -> Batches:
+        """Shuffled batches of random crops and flips, this process's share; every image in each epoch.
+
+        Where batch norm is trained, the `smallest` batch is of two: one image that is left over stays out.
+        """
+        (recipe,) = pipeline("linear", self.image_size)
+        views = Views(
+            [replace(recipe, crop_area=(self.crop_min, 1.0))], self.statistics.mean, self.statistics.std, seed
+        )
+        rank, ranks, size = distributed.rank(), distributed.world_size(), min(batch_size, len(split))
+        return Batches(split, views, size, seed, self.device, False, rank, ranks, equal_shares=False, smallest=smallest)
+
+
+def gather_material(
+    dataset: Dataset,
+    source: str,
+    statistics: Statistics,
+    image_size: int,
+    crop_min: float,
+    device: torch.device,
+    progress: Progress,
+    centre: float = 1.0,
+) -> Material:
+    """The labelled images of a data set, or a UserError that says what is missing."""
+    train, test = dataset.train, dataset.test
+    if not train.labelled or test is None or not test.labelled:
+        what = "labels" if not train.labelled else "test split with labels"
+        raise UserError(f"{source} has no {what}, which this protocol needs; evaluate on other data with --data")
+    if train.images.channels != len(statistics.mean):
+        raise UserError(
+            f"{source} has {train.images.channels} channels and the encoder was trained on {len(statistics.mean)}; "
+            "evaluate on images like those it was trained on"
+        )
+    (train, rows), (test, _) = labelled(train), labelled(test)
+    assert train.labels is not None
+    assert test.labels is not None
+    classes = max(len(dataset.class_names), int(train.labels.max()) + 1, int(test.labels.max()) + 1)
+    if len(np.unique(train.labels)) < 2:
+        raise UserError(f"{source} has a single class, which any encoder knows; evaluate on other data with --data")
+    return Material(train, test, rows, statistics, image_size, crop_min, classes, device, progress, centre)
+
+
+def labelled(split: Split) -> tuple[Split, np.ndarray]:
+    """The images of a split that have labels, and their places in it."""
+    assert split.labels is not None
+    rows = np.flatnonzero(split.labels != UNLABELLED)
+    return (split, rows) if len(rows) == len(split) else (split.subset(rows), rows)
+
+
+def count_shared(train: Split, test: Split) -> int | None:
+    """Test images that are, pixel by pixel, training images too; None where the data are too large to look."""
+    pixels = (train.images.pixels, test.images.pixels)
+    if sum(p.nbytes for p in pixels) > MOST_BYTES:
+        return None
+    known = {hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in pixels[0]}
+    return sum(hashlib.blake2b(image.tobytes(), digest_size=16).digest() in known for image in pixels[1])

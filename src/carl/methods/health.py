@@ -1,0 +1,180 @@
+"""Prototype health: are the prototypes in use, and does an assignment say anything about an image?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from carl.errors import UserError
+from carl.methods.prior import STABLE, barrier, weight_that_holds
+
+NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
+EARLY = 3  # epochs in which flat assignments are no sign of anything
+TOO_EARLY = "too early"
+CONSTANT = 0.05  # spread of unit embeddings below which they are all the same; 1 fills the sphere
+COVERAGE = 0.99  # part of the images that "all images" means in a verdict
+
+
+@dataclass(frozen=True)
+class PrototypeHealth:
+    """Figures over a sample of images, two views of each; entropies in nats."""
+
+    prototypes: int
+    images: int
+    used: int  # chosen by at least one view
+    covering: int  # the fewest prototypes that hold 99% of the views
+    dead: int  # chosen by none, and expected by none: mean probability under a tenth of 1/K
+    duplicates: int  # nearly parallel to an earlier prototype
+    largest: float  # part of the views in the fullest prototype
+    heaviest: float  # largest probability in the mean assignment
+    mean_entropy: float  # of the mean assignment; ln K when all prototypes are used equally
+    entropy: float  # mean over single assignments; 0 when views are sure
+    consistency: float  # Eq. 4
+    agreement: float  # part of the images whose two views choose the same prototype
+
+    @property
+    def information(self) -> float:
+        """Nats that an assignment tells about its image: mean_entropy - entropy."""
+        return self.mean_entropy - self.entropy
+
+    def as_metrics(self) -> dict[str, float]:
+        return {**asdict(self), "information": self.information}
+
+
+def measure_health(log_p: Tensor, log_q: Tensor, prototypes: Tensor | None = None) -> PrototypeHealth:
+    """Health from log-assignments (B, K) of two views of the same images, and the prototype vectors (K, D)."""
+    both = torch.cat([log_p, log_q]).double()
+    count = both.shape[1]
+    mean = both.exp().mean(0)
+    sizes = both.argmax(1).bincount(minlength=count).double()
+    shares = (sizes / sizes.sum()).sort(descending=True).values
+    return PrototypeHealth(
+        prototypes=count,
+        images=len(log_p),
+        used=int((sizes > 0).sum()),
+        covering=min(count, int((shares.cumsum(0) < COVERAGE - 1e-9).sum()) + 1),
+        dead=int(((sizes == 0) & (mean < 0.1 / count)).sum()),
+        duplicates=0 if prototypes is None else count_duplicates(prototypes),
+        largest=shares[0].item(),
+        heaviest=mean.max().item(),
+        mean_entropy=torch.special.entr(mean).sum().item(),
+        entropy=-(both.exp() * both).nan_to_num(0).sum(1).mean().item(),
+        consistency=-(log_p.double() + log_q.double()).logsumexp(1).mean().item(),
+        agreement=(log_p.argmax(1) == log_q.argmax(1)).double().mean().item(),
+    )
+
+
+def count_duplicates(prototypes: Tensor, cosine: float = NEAR_DUPLICATE) -> int:
+    """Prototypes that are nearly parallel to an earlier one."""
+    unit = F.normalize(prototypes.float(), dim=1)
+    total = 0
+    for start in range(0, len(unit), 1024):
+        rows = unit[start : start + 1024]
+        earlier = (rows @ unit.T).tril(diagonal=start - 1)
+        total += int((earlier > cosine).any(1).sum())
+    return total
+
+
+def rank_me(features: Tensor) -> float:
+    """Effective rank: exp of the entropy of the normalised singular values (Garrido et al. 2023)."""
+    if not bool(features.isfinite().all()):  # of which there are no singular values
+        raise UserError("the encoder's features are not finite; lower the learning rate, or start from other weights")
+    values = torch.linalg.svdvals(features.double())
+    p = values / values.sum().clamp(min=1e-12) + 1e-7
+    return math.exp(float(torch.special.entr(p).sum()))
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, in words."""
+
+    kind: str  # see `examine`, `examine_spread` and `examine_start`
+    severe: bool  # collapsed, as opposed to partly collapsed
+    text: str  # what is seen
+    remedy: str
+
+    def sentence(self, since: int | None = None) -> str:
+        when = "" if since is None else f" since epoch {since}"
+        return f"{self.text}{when}: {self.remedy}"
+
+
+def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
+    """The collapse of methods without prototypes: every image gets the same embedding."""
+    if spread >= CONSTANT:
+        return []
+    if epochs_done < EARLY:
+        return [Finding(TOO_EARLY, False, "embeddings are still nearly the same", "train for more epochs")]
+    text = f"collapsed: every image gets nearly the same embedding (spread {spread:.3f} of 1)"
+    return [Finding("constant embedding", True, text, "lower the learning rate, or train longer before judging")]
+
+
+def examine_start(health: PrototypeHealth, prior_start: float | None, factor: float = 1.0) -> list[Finding]:
+    """Whether an untrained model stands where lambda cannot hold it: so peaked that it is over the barrier.
+
+    `factor` is what lambda is multiplied with against the other term of the loss.
+    """
+    if prior_start is None or factor * prior_start <= STABLE:  # no start is held, which is said before
+        return []
+    needed = weight_that_holds(health.prototypes, health.heaviest)
+    if factor * prior_start >= needed:
+        return []
+    text = (
+        f"the untrained model gives one prototype {health.heaviest:.1%} of the images, and with lambda {prior_start:g} "
+        f"over {barrier(health.prototypes, factor * prior_start):.1%} leads to one heavy prototype"
+    )
+    enough = math.ceil(10 * needed / factor) / 10
+    remedy = f"use --prior-start {enough:.1f} or more for {health.prototypes} prototypes, or a smaller prototype_scale"
+    return [Finding("peaked start", False, text, remedy)]
+
+
+def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int, factor: float = 1.0) -> list[Finding]:
+    """What is wrong with these figures, the worst first; nothing when they are sound.
+
+    `prior_start` is that of CARL, None where no prior keeps the prototypes in use: the remedies are others then.
+    `factor` is what lambda is multiplied with against the other term of the loss.
+    """
+    count, ln_k = health.prototypes, math.log(health.prototypes)
+    few = max(1, count // 20)
+    fewer = f"ask for fewer prototypes (now {count})"
+    if prior_start is None:
+        spread_out = narrow_down = f"lower the learning rate, or {fewer}"
+        sharpen = "train longer, or raise the learning rate"
+    else:
+        spread_out = f"raise --prior-start (now {prior_start:g}) or lower the learning rate"
+        narrow_down = f"raise --prior-end, spread the decay with --prior-epochs, or {fewer}"
+        kept = f"now {prior_start:g}, but keep it above {STABLE / factor:g}"
+        sharpen = f"train longer, raise the learning rate, or lower --prior-start ({kept})"
+    findings = []
+    same = health.information < 0.02 * ln_k  # an assignment says nothing of its image
+    flat = same and health.mean_entropy > 0.9 * ln_k
+    if health.covering <= few and count > 2 and not flat:
+        text = f"collapsed: all images go to {health.covering} of {count} prototypes"
+        findings.append(Finding("few prototypes", True, text, spread_out))
+    elif same and epochs_done < EARLY:
+        findings.append(
+            Finding(TOO_EARLY, False, "assignments are still nearly the same", "train for more epochs before judging")
+        )
+    elif same:
+        stuck = f", loss is stuck near ln K = {ln_k:.2f}" if flat and prior_start is not None else ""
+        text = f"collapsed: every image gets the same soft assignment{stuck}"
+        findings.append(Finding("constant assignment", True, text, sharpen))
+    elif health.covering < min(count, health.images) / 4:
+        text = f"partly collapsed: all images go to {health.covering} of {count} prototypes"
+        findings.append(Finding("few prototypes", False, text, narrow_down))
+    if health.duplicates > count // 10 and not any(f.severe for f in findings):
+        text = f"{health.duplicates} of {count} prototypes are near-duplicates of another"
+        findings.append(Finding("near-duplicates", False, text, narrow_down))
+    return findings
+
+
+def verdict(findings: list[Finding]) -> str:
+    """`healthy`, `partly collapsed`, `collapsed` or `too early to judge`."""
+    if any(f.severe for f in findings):
+        return "collapsed"
+    if any(f.kind == TOO_EARLY for f in findings):
+        return "too early to judge"
+    return "partly collapsed" if findings else "healthy"

@@ -1,0 +1,211 @@
+"""What choosing prototypes costs in an epoch, apart from the encoder: CARL's loss, SwAV's codes, PCL's clusterings.
+
+The paper says that doing without a clustering of all images "vastly reduces memory and computing power requirements"
+(section 2). The speed of whole runs does not tell, for the encoder takes nearly all of it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from carl import files
+from carl.config import Layer, merge
+from carl.data.batches.packed import Batch
+from carl.device import pick_device
+from carl.evaluation.evaluate import machine
+from carl.methods.base import Method
+from carl.methods.build import build_method
+from carl.methods.carl import CARL
+from carl.methods.losses import unit
+from carl.methods.pcl import PCL
+from carl.models.momentum import Queue
+from carl.reproduction.jobs import Job, machine_in_words
+from carl.reproduction.overview import assumed_facts, resolved
+from carl.reproduction.recipes import preset_of
+from carl.reproduction.scales import MAIN, Scale
+
+FILE = "choosing.json"
+REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; of the clustering a third
+LATE = 0.9  # of the training: PCL clusters and SwAV has its queue
+CARL_LOSS, SWAV_LOSS, SIMCLR_LOSS = "CARL, loss", "SwAV, codes and loss", "SimCLR, loss (no prototypes)"
+PCL_LOSS, EMBEDDING, KMEANS = "PCL, loss", "PCL, embedding all images", "PCL, k-means"
+PARTS = (CARL_LOSS, SWAV_LOSS, PCL_LOSS, EMBEDDING, KMEANS, SIMCLR_LOSS)
+BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # of a figure: one a method, from below
+Record = dict[str, Any]
+
+
+def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> Record:
+    """Seconds of an epoch, and bytes that are held for it, by part and number of prototypes."""
+    epoch = Epoch(scale, pick_device("auto"))
+    repeats = SMOKE_REPEATS if scale.name == "smoke" else REPEATS
+    say("measuring what the encoder takes for an epoch")
+    encoder = epoch.method("carl", {}).encoder
+    passes = {"trained": epoch.pass_of(encoder, train=True), "embedded": epoch.pass_of(encoder, train=False)}
+    seconds = {name: one * epoch.steps for name, one in median_seconds(passes, repeats).items()}
+    found = {}
+    for count in counts:
+        say(f"measuring what choosing among {count:,} prototypes takes for an epoch")
+        parts = epoch.choosing(count, repeats)
+        parts[EMBEDDING] = {"seconds": seconds["embedded"], "bytes": epoch.embeddings(epoch.images).nbytes}
+        found[str(count)] = {name: parts[name] for name in PARTS}
+    return {
+        **settings(scale, counts),
+        "encoder_seconds": seconds["trained"],
+        "prototypes": found,
+        "machine": machine(epoch.device),
+        "made": time.strftime("%Y-%m-%d"),
+    }
+
+
+def settings(scale: Scale, counts: Sequence[int]) -> Record:
+    """What a record is of: one of other settings does not count."""
+    epoch = Epoch(scale, torch.device("cpu"))
+    return {"images": epoch.images, "batch": epoch.batch, "counts": list(counts), "parts": list(PARTS)}
+
+
+class Epoch:
+    """An epoch of the scale's runs on MAIN."""
+
+    def __init__(self, scale: Scale, device: torch.device) -> None:
+        self.scale, self.device = scale, device
+        job = self._job("carl", {})
+        config = resolved(job)
+        self.images, self.batch = assumed_facts(job).images, config.train.batch_size
+        self.steps = self.images / self.batch
+        self.side, self.dim = config.data.image_size, config.model.output_dim
+
+    def _job(self, name: str, values: Layer) -> Job:
+        layers = [{"method": {"name": name}}, preset_of(name, self.scale), {"method": values}]
+        return Job(name, self.scale.run(MAIN, merge([*layers, {"train": {"epochs": self.scale.epochs[200]}}])), ())
+
+    def method(self, name: str, values: Layer) -> Method:
+        """As the scale's runs have it, but for `values`."""
+        job = self._job(name, values)
+        return build_method(resolved(job), assumed_facts(job), self.device)
+
+    def embeddings(self, count: int) -> Tensor:
+        """Made-up unit embeddings (count, D)."""
+        return unit(torch.randn(count, self.dim, generator=torch.Generator().manual_seed(0))).to(self.device)
+
+    def pass_of(self, encoder: nn.Module, train: bool) -> Callable[[], None]:
+        """A batch through the encoder: two views forward and backward, or one forward, as for PCL's clustering."""
+        assert self.side is not None
+        views = torch.randn((2 if train else 1) * self.batch, 3, self.side, self.side, device=self.device)
+        first = next(encoder.parameters())  # the last to have its gradient
+
+        def step() -> None:
+            encoder.train(train)
+            with torch.set_grad_enabled(train):
+                out = encoder(views).sum()
+            if train:
+                out.backward()
+            _wait_for(first.grad if train else out)
+
+        return step
+
+    def choosing(self, count: int, repeats: int) -> dict[str, Record]:
+        """All parts but the embedding of all images, which takes the same for any number of prototypes."""
+        clusters = [max(2, count // 4), max(2, count // 2), count]  # in the ratio of the paper's 250, 500 and 1000
+        carl, swav = (self.method(name, {"prototypes": count}) for name in ("carl", "swav"))
+        pcl = self.method("pcl", {"clusters": clusters})
+        assert isinstance(pcl, PCL)
+        losses = {CARL_LOSS: carl, SWAV_LOSS: swav, PCL_LOSS: pcl, SIMCLR_LOSS: self.method("simclr", {})}
+        clustering = median_seconds({KMEANS: self._clustering(pcl)}, max(1, repeats // 3))
+        steps = median_seconds({name: self._loss(method) for name, method in losses.items()}, repeats)
+        taken = {**{name: one * self.steps for name, one in steps.items()}, **clustering}
+        held = {
+            CARL_LOSS: _bytes(carl.head.get_submodule("prototypes")),
+            SWAV_LOSS: _bytes(swav.head.get_submodule("prototypes")) + _bytes(swav.get_submodule("queues")),
+            KMEANS: _bytes(pcl.clusterings),
+        }
+        return {name: {"seconds": one, "bytes": held.get(name, 0)} for name, one in taken.items()}
+
+    def _clustering(self, pcl: PCL) -> Callable[[], None]:
+        options, points = pcl.options, self.embeddings(self.images)
+        rows = torch.arange(self.images, device=self.device)
+        values = (options.iterations, options.restarts, options.temperature, options.smoothing)
+
+        def cluster() -> None:
+            pcl.clusterings.fit(rows, points, 0, *values)
+            _wait_for(pcl.clusterings.concentrations(0))
+
+        return cluster
+
+    def _loss(self, method: Method) -> Callable[[], None]:
+        """Forward and backward from given embeddings of two views; queues are full, as they are by then."""
+        for queue in (module for module in method.modules() if isinstance(module, Queue)):
+            queue.push(self.embeddings(len(queue.rows)))
+        embeddings = self.embeddings(2 * self.batch).requires_grad_()
+        seen = Batch([], torch.arange(self.batch, device=self.device))
+
+        def step() -> None:
+            rows = method.prototypes.by_part(embeddings) if isinstance(method, CARL) else embeddings
+            loss, _ = method.objective(rows.unflatten(0, (2, self.batch)), seen, LATE)
+            loss.backward()
+            _wait_for(embeddings.grad)
+
+        return step
+
+
+def _wait_for(tensor: Tensor | None) -> None:
+    assert tensor is not None
+    float(tensor.detach().flatten()[0])
+
+
+def median_seconds(work: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+    """Of each kind of work; they take turns, so that a slow minute of the machine meets all."""
+    taken: dict[str, list[float]] = {name: [] for name in work}
+    for repeat in range(repeats + 1):
+        for name, part in work.items():
+            start = time.perf_counter()
+            part()
+            if repeat > 0:  # the first makes buffers
+                taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
+
+
+def read(folder: Path, scale: Scale, counts: Sequence[int]) -> Record | None:
+    """What was measured with these settings; None where nothing was, or its file is damaged."""
+    try:
+        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        wanted = settings(scale, counts)
+        if {name: found[name] for name in wanted} != wanted:
+            return None
+        section(found)
+    except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
+        return None
+    return dict(found)
+
+
+def write(folder: Path, record: Record) -> None:
+    files.write_json(folder / FILE, record)
+
+
+def section(record: Record) -> str:
+    """The table, of seconds, their share of the encoder's, and what is held."""
+    whole, counts = record["encoder_seconds"], record["counts"]
+    lines = [
+        f"An epoch of {record['images']:,} images in batches of {record['batch']}, of which the encoder's forward and "
+        f"backward passes take {whole:.1f} s: seconds that come on top, in percent of the encoder's, and MB held for "
+        f"it. Measured on {machine_in_words(record['machine'])}; {record['made']}.",
+        "",
+        f"| | {' | '.join(f'K = {count:,}' for count in counts)} |",
+        "|---" * (len(counts) + 1) + "|",
+    ]
+    for name in PARTS:
+        cells = [record["prototypes"][str(count)][name] for count in counts]
+        shown = [f"{c['seconds']:.2f} s, {100 * c['seconds'] / whole:.1f}%, {c['bytes'] / 1e6:.1f} MB" for c in cells]
+        lines.append(f"| {name} | {' | '.join(shown)} |")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,189 @@
+"""Cells with what was measured in them, and what the paper's number and ours are of."""
+
+from __future__ import annotations
+
+import statistics
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Decimal
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from carl.reproduction.jobs import Outcome, machine_in_words
+from carl.reproduction.recipes import COSTS, MEMORY, PAIRS, PER_PROTOTYPE, SPEED, Cell, Plan, Setting, in_words
+from carl.reproduction.scales import TITLES
+
+PaperNumber = tuple[Decimal, Decimal | None]  # mean, and deviation where the paper gives one
+DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for all else
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A cell with what was measured."""
+
+    cell: Cell
+    values: tuple[float, ...]  # one a finished seed
+    failed: int
+    settings: tuple[Setting, ...]  # what the values were measured with: one, unless runs were mixed
+    paper: PaperNumber | None
+    places: tuple[tuple[str, str], ...] = ()  # machine and date of each value
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        return statistics.stdev(self.values) if len(self.values) > 1 and self.cell.figure != PAIRS else None
+
+    @property
+    def as_in_the_paper(self) -> bool:
+        """Whether data, images, epochs, batch, K, loss, protocol and seeds are those of the paper's number."""
+        return self.settings == (self.cell.setting,)
+
+    def ours(self) -> str:
+        """`41.00 ± 1.41 (n=2, 1 failed)`"""
+        if not self.cell.jobs:
+            return "not run"
+        lost = f"{self.failed} failed" if self.failed else ""
+        if self.mean is None:
+            return "failed" if lost else "-"
+        digits = DIGITS.get(self.cell.figure, 2)
+        spread = "" if self.deviation is None else f" ± {self.deviation:,.{digits}f}"
+        waiting = len(self.cell.jobs) - len(self.values) - self.failed
+        counted = ", ".join(filter(None, (f"n={len(self.values)}", lost, f"{waiting} to come" if waiting else "")))
+        return f"{self.mean:,.{digits}f}{spread} ({counted})"
+
+    def theirs(self) -> str:
+        if self.paper is None:
+            return ""
+        digits = DIGITS.get(self.cell.figure, 2)
+        mean, deviation = (None if value is None else rounded(value, digits) for value in self.paper)
+        return f"{mean:,}" + ("" if deviation is None else f" ± {deviation:,}")
+
+
+def rounded(value: Decimal, digits: int) -> Decimal:
+    """As the paper's tables are: half up."""
+    return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
+
+
+@cache
+def paper_numbers(name: str) -> dict[tuple[str, str], PaperNumber]:
+    """What the paper reports, by row and column."""
+    text = resources.files("carl.reproduction").joinpath("paper.toml").read_text(encoding="utf-8")
+    table: Mapping[str, Any] = tomllib.loads(text, parse_float=Decimal).get(name, {})
+    numbers: dict[tuple[str, str], PaperNumber] = {}
+    for row, values in table.get("rows", {}).items():
+        for column, value in zip(table["columns"], values, strict=True):
+            numbers[row, column] = (value[0], value[1]) if isinstance(value, list) else (Decimal(value), None)
+    return numbers
+
+
+def fill(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Filled]:
+    numbers = paper_numbers(plan.name)
+    return [_filled(cell, outcomes, numbers) for cell in plan.cells]
+
+
+def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[str, str], PaperNumber]) -> Filled:
+    found = [outcomes[name] for name in cell.jobs if name in outcomes]
+    measured = [(o, value) for o in found if (value := figure_of(o, cell.figure)) is not None]
+    settings = dict.fromkeys(setting_of(outcome, cell.figure, len(measured)) for outcome, _ in measured)
+    return Filled(
+        cell,
+        tuple(value for _, value in measured),
+        sum(outcome["state"] == "failed" for outcome in found),
+        tuple(settings),
+        None if cell.paper is None else numbers.get(cell.paper),
+        tuple((machine_in_words(outcome["machine"]), outcome["made"]) for outcome, _ in measured),
+    )
+
+
+def figure_of(outcome: Outcome, figure: str) -> float | None:
+    """A number of a finished job: a cost, memory in MB, or top-1 accuracy (kNN: 20 neighbours) of a measure."""
+    if outcome["state"] != "done":
+        return None
+    if figure in COSTS:
+        return _cost_of(outcome, figure)
+    accuracy = outcome["measures"].get(figure, {}).get("accuracy")
+    if accuracy is None:
+        return None
+    shown = accuracy.get("trained") or accuracy["random"]
+    return float(shown["20"] if "20" in shown else shown["top-1"])
+
+
+def _cost_of(outcome: Outcome, figure: str) -> float | None:
+    if figure == PAIRS:  # CARL: the two views of each image; SimCLR: each of the 2B views with all of other images
+        batch = outcome["config"]["train"]["batch_size"]
+        return 2.0 * batch * (batch - 1) if outcome["config"]["method"]["name"] == "simclr" else float(batch)
+    if figure == PER_PROTOTYPE:  # of the last probe's images, two views each
+        last = (outcome.get("probes") or [{}])[-1]
+        return last["images"] / last["used"] if last.get("used") and "images" in last else None
+    value = outcome.get(figure)
+    return None if value is None else value / 1e6 if figure == MEMORY else float(value)
+
+
+def random_of(outcome: Outcome, figure: str) -> float | None:
+    """The same encoder with random weights, where the protocol measures it too."""
+    found = outcome.get("measures", {}).get(figure, {}).get("accuracy", {}).get("random") or {}
+    return found.get("20", found.get("top-1"))
+
+
+def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
+    """What a number of a finished job was measured with, from what the job wrote down."""
+    measure = outcome["measures"].get(figure, {})
+    config = outcome.get("config")
+    fraction = measure.get("hyperparameters", {}).get("fraction")
+    return Setting(
+        data=outcome["data"] if config else "none",
+        images=outcome["images"] if config else 0,
+        epochs=(measure.get("pretraining_epochs") or config["train"]["epochs"]) if config else 0,
+        batch_size=config["train"]["batch_size"] if config else 0,
+        prototypes=config["method"].get("prototypes") if config else None,
+        targets=config["method"].get("targets") if config else None,
+        judged_on=measure.get("data", ""),
+        protocol=in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
+        seeds=seeds,
+    )
+
+
+WORDS: dict[str, Callable[[Any], str]] = {
+    "data": lambda value: TITLES.get(value, str(value)),
+    "images": lambda value: f"{value:,} images",
+    "epochs": lambda value: f"{value} epochs",
+    "batch_size": lambda value: f"batch {value}",
+    "prototypes": lambda value: f"K = {value}",
+    "targets": lambda value: {"average": "averaged"}.get(value, str(value)) + " targets",
+    "judged_on": lambda value: f"judged on {TITLES.get(value, value)}",
+    "protocol": str,
+}
+
+
+def differences(filled: Filled) -> dict[str, tuple[str, str]]:
+    """For each value that is not the paper's, the paper's and ours in words."""
+    theirs, found = filled.cell.setting, {}
+    if theirs is None:
+        return {}
+    for ours in filled.settings:
+        for name, words in WORDS.items():
+            both = getattr(theirs, name), getattr(ours, name)
+            told = name == "judged_on" and both == (theirs.data, ours.data)  # by the line on the data
+            if both[0] != both[1] and not told:
+                found[name] = (words(both[0]), words(both[1]))
+    return found
+
+
+TITLED = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the loss is a row's
+
+
+def ours_in_words(column: str, cells: Sequence[Filled], names: Sequence[str] = TITLED) -> list[str]:
+    """What our numbers in a column are of, by the values `names`: those that differ, or all if the paper has none."""
+    own = [f for f in cells if f.cell.column == column]
+    alone = all(f.paper is None and f.cell.figure not in COSTS for f in own)
+    texts: dict[str, None] = {}
+    for name in names:
+        texts |= dict.fromkeys(found[name][1] for f in own if name in (found := differences(f)))
+        if alone and name in ("data", "images", "epochs", "protocol"):
+            texts |= dict.fromkeys(WORDS[name](getattr(s, name)) for f in own for s in f.settings if s.epochs)
+    return [text for text in texts if text not in column]

@@ -1,0 +1,172 @@
+"""What runs will take, from a few steps of each kind that is in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from carl import files
+from carl.data.batches.packed import Batch
+from carl.device import pick_device
+from carl.evaluation.protocols import PROTOCOLS
+from carl.methods.build import build_method
+from carl.methods.pcl import PclOptions
+from carl.optim import build_optimizer
+from carl.records.run_directory import RunDirectory
+from carl.reproduction.jobs import Job, Measure, is_measured, read_outcome
+from carl.reproduction.overview import assumed_facts, assumed_views, resolved
+from carl.reproduction.scales import LABELLED
+from carl.training.console import duration
+
+TEST_IMAGES = 10_000  # of CIFAR; STL-10 has 8,000, ImageNet 50,000
+TIMED = 3  # steps; the first warms up, the quickest of the others counts
+CPU_BATCH = 64  # a CPU needs as long for an image in larger batches
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Runs whose steps take alike."""
+
+    method: str
+    image_size: int
+    batch_size: int
+    prototypes: int | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds for an image: to train on it, and to take one view of it through the encoder."""
+
+    train: float
+    forward: float
+
+
+@dataclass(frozen=True)
+class Estimate:
+    training: dict[str, float]  # seconds by job, of what is left of it
+    evaluation: dict[str, float]
+    paces: dict[Kind, Pace]
+    whole: dict[str, float]  # seconds by job, had nothing of it been done
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.training.values()) + sum(self.evaluation.values())
+
+    @property
+    def left(self) -> dict[str, float]:
+        """Seconds by job, of what is left of it."""
+        return {name: seconds + self.evaluation[name] for name, seconds in self.training.items()}
+
+    def in_words(self) -> str:
+        speeds: dict[str, list[float]] = {}
+        for kind, pace in self.paces.items():
+            speeds.setdefault(f"{kind.method} {kind.image_size} px", []).append(1 / pace.train)
+        kinds = (f"{what} {_from_to(found)} images/s" for what, found in speeds.items())
+        measured = f", as measured here now: {', '.join(kinds)}" if self.paces else ""
+        training, evaluation = (duration(sum(part.values())) for part in (self.training, self.evaluation))
+        parts = f"training {training}, evaluation {evaluation}"
+        return f"about {duration(self.seconds)} ({parts}){measured}"
+
+
+def _from_to(values: Sequence[float]) -> str:
+    """`207 to 302`, one number if they are the same in three digits."""
+    return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values))))
+
+
+def estimate(jobs: Sequence[Job], root: Path) -> Estimate:
+    """Time for all jobs, whose runs are in `root` as far as they went.
+
+    PCL's clustering comes on top as multiplications; loading data and probes are left out.
+    """
+    kinds = {job.name: kind_of(job) for job in jobs if job.trains}
+    firsts = {kind: job for job in reversed(jobs) if (kind := kinds.get(job.name)) is not None}
+    paces = {kind: measured_pace(job) for kind, job in firsts.items()}
+    slowest = max((pace.forward for pace in paces.values()), default=0.001)  # for untrained encoders alone: a guess
+    training, evaluation, whole = {}, {}, {}
+    for job in jobs:
+        left = part_left(job, root)
+        forward = paces[kinds[job.name]].forward if job.trains else slowest
+        train = paces[kinds[job.name]].train * job.cost + clustering(job) if job.trains else 0.0
+        measures = {measure: forward * passes(job, measure) for measure in job.measures}
+        known = read_outcome(root, job) if left == 0 else None
+        training[job.name] = left * train
+        evaluation[job.name] = sum(seconds for m, seconds in measures.items() if not is_measured(known, m))
+        whole[job.name] = train + sum(measures.values())
+    return Estimate(training, evaluation, paces, whole)
+
+
+def part_left(job: Job, root: Path) -> float:
+    """Of the job's training: 1 before it, 0 after it."""
+    run = RunDirectory(root / job.name)
+    if not job.trains or not run.checkpoint_file.is_file():
+        return float(job.trains)
+    reached = max((record.get("epoch", 0.0) for record in files.read_json_lines(run.metrics_file)), default=0.0)
+    return max(0.0, 1 - reached / resolved(job).train.epochs)
+
+
+def kind_of(job: Job) -> Kind:
+    config = resolved(job)
+    assert config.data.image_size is not None
+    return Kind(
+        config.method.name,
+        config.data.image_size,
+        config.train.batch_size,
+        getattr(config.method, "prototypes", None),
+    )
+
+
+def passes(job: Job, measure: Measure) -> float:
+    """Forward passes of one image through the encoder that a measure takes; forward and backward count as three."""
+    facts = assumed_facts(job)
+    images = measure.limit or min(facts.images, LABELLED.get(facts.name, facts.images))
+    protocol = PROTOCOLS[measure.protocol]
+    if protocol.epochs is None:  # features are computed once, and once more for random weights
+        return float(2 * (images + TEST_IMAGES))
+    each = 3 * images * (measure.fraction or 1.0) if measure.protocol in ("semi", "finetune") else images
+    return (measure.epochs or protocol.epochs) * each + TEST_IMAGES
+
+
+def measured_pace(job: Job) -> Pace:
+    """From steps on made-up images, with the job's method, views, size and optimiser."""
+    config, facts = resolved(job), assumed_facts(job)
+    device = pick_device(config.train.device)
+    batch = config.train.batch_size if device.type != "cpu" else min(CPU_BATCH, config.train.batch_size)
+    method = build_method(config, facts, device)
+    optimizer, views = build_optimizer(method, config.optim), assumed_views(config)
+    size = config.data.image_size
+    assert size is not None
+    images = torch.randint(0, 256, (batch, size, size, 3), dtype=torch.uint8, device=device)
+    rows = torch.arange(batch, device=device)
+    times = []
+    for step in range(TIMED):
+        start = time.monotonic()
+        seen = views(images, rows, step)
+        loss, _ = method(Batch(seen, rows, rows % max(1, facts.classes)), 0.5)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        method.after_step(0.5)
+        float(loss.detach())  # waits for the device
+        times.append(time.monotonic() - start)
+    start = time.monotonic()
+    with torch.no_grad():
+        float(method.encoder(seen[0]).sum())
+    return Pace(min(times[1:]) / batch, (time.monotonic() - start) / batch)
+
+
+def clustering(job: Job) -> float:
+    """Seconds of k-means over all epochs, from one product of this device; 0 for methods without."""
+    config, facts = resolved(job), assumed_facts(job)
+    options = config.method
+    if not isinstance(options, PclOptions):
+        return 0.0
+    points = torch.randn(4096, config.model.output_dim, device=pick_device(config.train.device))
+    start = time.monotonic()
+    float((points @ points[:1000].T).argmax(dim=1).sum())
+    pair = (time.monotonic() - start) / (4096 * 1000)
+    rounds = max(0, config.train.epochs - (options.warmup_epochs or 0)) * options.iterations * options.restarts
+    return float(rounds * facts.images * sum(options.clusters) * pair)

@@ -1,0 +1,383 @@
+"""A job: one pretraining run and what is measured of it. Its outcome is one JSON file."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from carl import files
+from carl.config import Layer, merge
+from carl.data.configured import recognised_name
+from carl.data.facts import DataFacts
+from carl.data.open import SOURCES
+from carl.device import pick_device
+from carl.errors import UserError
+from carl.evaluation.evaluate import evaluate, machine
+from carl.evaluation.protocols import PROTOCOLS, Request
+from carl.evaluation.results import centre_of, file_hash
+from carl.methods.build import with_absolute_paths
+from carl.methods.health import TOO_EARLY
+from carl.records.run_directory import JOB_LOCK, RunDirectory
+from carl.reproduction.data_paths import located, located_section
+from carl.training.commands import pretrain
+from carl.training.pretrain import FREE_ON_RESUME, completed
+
+Outcome = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """An evaluation of a job's encoder."""
+
+    protocol: str
+    data: str | None = None  # by name, other than the run's
+    limit: int | None = None  # training images of that other data
+    fraction: float | None = None
+    epochs: int | None = None  # of the protocol
+    at_epoch: int | None = None  # of the pretraining: a kept encoder; the last if None
+
+    @property
+    def key(self) -> str:
+        parts = [self.protocol, *([self.data] if self.data else [])]
+        parts += [f"{self.fraction:g}"] if self.fraction else []
+        return "-".join(parts + ([f"epoch-{self.at_epoch}"] if self.at_epoch else []))
+
+    @property
+    def request(self) -> Request:
+        return Request(self.protocol, self.fraction, 1, self.epochs)
+
+
+@dataclass(frozen=True)
+class Job:
+    """`layer` is the run's configuration; without a method in it, the untrained encoder is measured."""
+
+    name: str  # of its folder; the same name is the same run, in whatever experiment it stands
+    layer: Layer
+    measures: tuple[Measure, ...]
+    cost: float = 1.0  # in images seen, to tell the time left
+
+    @property
+    def trains(self) -> bool:
+        return "method" in self.layer
+
+    @property
+    def identity(self) -> Layer:
+        return identity(self.layer)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "layer": json.loads(json.dumps(self.layer))}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Job:
+        measures = tuple(Measure(**measure) for measure in values["measures"])
+        return cls(values["name"], values["layer"], measures, values["cost"])
+
+
+def identity(layer: Layer) -> Layer:
+    """The values that have a say in the weights: two layers with the same, and the same presets, are the same run."""
+    plain: Layer = json.loads(json.dumps(layer))
+    found = {
+        section: {
+            key: value
+            for key, value in values.items()
+            if value is not None and not f"{section}.{key}".startswith(FREE_ON_RESUME)
+        }
+        for section, values in plain.items()
+    }
+    return {section: values for section, values in found.items() if values}
+
+
+def outcome_file(root: Path, job: Job) -> Path:
+    return root / job.name / "job.json"
+
+
+def stored_outcome(root: Path, job: Job) -> Outcome | None:
+    """Whatever stands in the job's file."""
+    return _read(outcome_file(root, job))
+
+
+def _read(path: Path) -> Outcome | None:
+    """An outcome, None where there is none or its file is damaged."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and _is_whole(found) else None
+
+
+def _is_whole(found: Outcome) -> bool:
+    """Whether what the tables read is there, and of its kind."""
+    kinds: dict[str, type] = {"state": str, "layer": dict, "measures": dict}
+    if found.get("state") == "done":
+        kinds |= {"machine": dict, "made": str}
+        if "config" in found:
+            kinds |= {"config": dict, "data": str, "images": int, "classes": int}
+    if not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+        return False
+    sections = [part for name in ("layer", "measures", "config") for part in found.get(name, {}).values()]
+    return all(isinstance(section, dict) for section in sections)
+
+
+def read_outcome(root: Path, job: Job) -> Outcome | None:
+    """What a job gave so far, None before it has run; an outcome of other values does not count."""
+    found = stored_outcome(root, job)
+    return found if found is not None and is_of(found, job) else None
+
+
+def is_of(outcome: Outcome, job: Job) -> bool:
+    """Whether the outcome is of the job: of what it asks for, and of what its preset has now for such data."""
+    if identity(outcome["layer"]) != job.identity:
+        return False
+    if outcome["state"] != "done" or not job.trains:
+        return True
+    if (config := outcome.get("config")) is None:
+        return False
+    facts = DataFacts(outcome["data"], outcome["images"], 3, config["data"].get("image_size", 0), outcome["classes"])
+    now = identity(json.loads(completed(job.layer, facts).model_dump_json(exclude_none=True)))
+    trained = {section: values for section, values in identity(config).items() if section != "data"}
+    return all(now.get(s, {}).get(key) == value for s, values in trained.items() for key, value in values.items())
+
+
+def kept_file(results: Path, name: str) -> Path:
+    """Where an outcome is kept beside the tables made from it, for others to have."""
+    return results / "jobs" / f"{name.replace('/', '--')}.json"
+
+
+def adopt(jobs: Sequence[Job], results: Path, root: Path) -> int:
+    """Let finished outcomes that are kept in `results` count where no run of the job is; how many there were.
+
+    So a clone, or another machine, goes on where the outcomes end, without the weights.
+    """
+    found = [(job, outcome) for job in jobs if (outcome := to_adopt(job, results, root)) is not None]
+    for job, outcome in found:
+        files.write_json(outcome_file(root, job), outcome)
+    return len(found)
+
+
+def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
+    here, run = read_outcome(root, job), RunDirectory(root / job.name)
+    if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
+        return None
+    return kept_outcome(results, job)
+
+
+def kept_outcome(results: Path, job: Job) -> Outcome | None:
+    """A finished outcome of the job, kept beside the tables."""
+    found = _read(kept_file(results, job.name))
+    return found if found is not None and found["state"] == "done" and is_of(found, job) else None
+
+
+def keep(job: Job, outcome: Outcome, results: Path) -> None:
+    """Keep an outcome beside the tables if it is finished; failures are of this machine alone."""
+    if outcome["state"] == "done":
+        files.write_json(kept_file(results, job.name), outcome)
+
+
+def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
+    """Whether the outcome has this figure, measured as the protocol measures now."""
+    found = None if outcome is None else outcome["measures"].get(measure.key)
+    if found is None:
+        return False
+    request = measure.request
+    values = json.loads(json.dumps(PROTOCOLS[measure.protocol].values(request)))
+    return centre_of(found) == request.seen and found.get("hyperparameters", values) == values
+
+
+@contextmanager
+def only_one_at(job: Job, root: Path) -> Iterator[bool]:
+    """Whether no other process is at this job, nor will be while the context lasts."""
+    path = root / job.name / JOB_LOCK
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.only_holder(path, patience=0.2) as held:  # who merely looks lets go at once
+        yield held
+
+
+def is_at_work(job: Job, root: Path) -> bool:
+    """Whether some process is at this job now."""
+    path = root / job.name / JOB_LOCK
+    if not path.exists():
+        return False
+    with files.only_holder(path) as held:
+        return not held
+
+
+class InUseError(UserError):
+    """Another process is at the job."""
+
+
+def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
+    """Train (or go on), measure what is not measured yet, and write the outcome."""
+    with only_one_at(job, root) as alone:
+        if not alone:
+            raise InUseError(f"{root / job.name} is in use by another process; wait until that has ended")
+        return _run(job, root, data_root)
+
+
+def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
+    start, folder = time.monotonic(), root / job.name
+    if job.trains:
+        layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
+        _reopen(folder, job, layer)
+        pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
+    known = read_outcome(root, job)
+    if known is not None and job.trains and not _is_of_these_weights(known, folder):
+        known = None  # of a run that is elsewhere, or gone
+    now = {"machine": machine(pick_device("auto")), "made": time.strftime("%Y-%m-%d")}
+    known = known or {"measures": {}}
+    measures = dict(known["measures"])
+    for measure in job.measures:
+        if not is_measured(known, measure):
+            measures[measure.key] = _measured(job, measure, folder, data_root)
+    outcome: Outcome = {
+        "name": job.name,
+        "state": "done",
+        "layer": job.to_json()["layer"],
+        "measures": measures,
+        **(training_figures(folder) if job.trains else {}),
+        "seconds": round(time.monotonic() - start, 1),
+        **{name: known.get(name, value) for name, value in now.items()},  # of the training, which gave the speed
+    }
+    files.write_json(outcome_file(root, job), outcome)
+    return outcome
+
+
+def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
+    encoders = [RunDirectory(folder).encoder_file, *(folder / "encoders").glob("*.safetensors")]
+    return {m.get("encoder_hash") for m in outcome["measures"].values()} <= {file_hash(path) for path in encoders}
+
+
+def _reopen(folder: Path, job: Job, layer: Layer) -> None:
+    """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
+
+    That they are the same images, the fingerprint in the checkpoint says when the run goes on.
+    """
+    run = RunDirectory(folder)
+    if not run.config_file.is_file():
+        return
+    config, data = run.read_config(), layer["data"]
+    epochs = layer.get("train", {}).get("epochs", config.train.epochs)
+    if config.train.epochs != epochs:  # `pretrain` would go on, with another schedule than a run of this length has
+        raise UserError(
+            f"{folder} is a run of {config.train.epochs} epochs, and {epochs} are asked for; choose another --out"
+        )
+    if job.layer["data"]["source"] not in SOURCES:
+        return
+    here = {"source": str(data["source"]), "root": data.get("root")}
+    if here != {"source": config.data.source, "root": config.data.root}:
+        run.write_config(config.model_copy(update={"data": config.data.model_copy(update=here)}))
+
+
+def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
+    """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
+    request = measure.request
+    if job.trains:
+        target = str(folder)
+        if measure.at_epoch is not None:
+            target = str(folder / "encoders" / f"epoch-{measure.at_epoch:04d}.safetensors")
+        if measure.data is None:
+            result = evaluate(target, request)
+        else:
+            other = {**located(measure.data, data_root), "limit": measure.limit}
+            result = evaluate(target, request, str(other.pop("source")), layer={"data": other})
+    else:
+        data = located_section(job.layer["data"], data_root)
+        layer: Layer = {
+            "data": {key: value for key, value in data.items() if key != "source"},
+            "model": job.layer.get("model", {}),
+            "train": {"seed": job.layer.get("train", {}).get("seed", 0)},
+        }
+        result = evaluate("random", request, str(data["source"]), out=folder / "results", layer=layer)
+    kept = (
+        "protocol", "kind", "epochs", "hyperparameters", "centre", "data_fingerprint", "train_images", "test_images",
+        "accuracy", "encoder_hash", "seconds",
+    )  # fmt: skip
+    about = {"data": recognised_name(result["data"]), "pretraining_epochs": measure.at_epoch}
+    return {**about, **{name: result[name] for name in kept}}
+
+
+def training_figures(folder: Path) -> Outcome:
+    """Data, speed, memory and health of a finished run, from its own files."""
+    run = RunDirectory(folder)
+    config, data = run.read_config(), run.read_data()
+    records = files.read_json_lines(run.metrics_file)
+    probes = [r for r in records if r["kind"] == "probe" and r["epoch"] > 0]
+    ends = [r for r in records if r.get("event") == "finished"]
+    prepared = {r["step"]: r["seconds"] for r in records if r.get("event") == "prepared"}
+    values = json.loads(config.model_dump_json(exclude_none=True))
+    # Where the data are on this machine is nobody's business: outcomes are for others to have.
+    values["data"] = {**values["data"], "source": Path(config.data.source).name}
+    values["data"].pop("root", None)
+    return {
+        "config": values,
+        "data": recognised_name(config.data.source),
+        "data_fingerprint": None if data is None else data.fingerprint,
+        "images": None if data is None else data.images,
+        "classes": 0 if data is None else len(data.class_names),
+        "images_per_second": images_per_second(records, list(prepared.values()), config.train.batch_size),
+        "clustering_seconds": clustering_seconds(list(prepared.values())),
+        "peak_memory_bytes": ends[-1].get("peak_memory_bytes") if ends else None,
+        "train_seconds": round(ends[-1]["seconds"], 1) if ends else None,
+        "verdict": probes[-1].get("verdict") if probes else None,
+        "collapsed_at": collapsed_at(probes),
+        "losses": losses(records),
+        "probes": [_short(probe) for probe in probes],
+    }
+
+
+def losses(records: Sequence[Outcome]) -> list[float]:
+    """Of each epoch: the mean over the steps that were logged in it."""
+    found: dict[int, list[float]] = {}
+    for record in records:
+        if record["kind"] == "step" and record.get("loss") is not None:
+            found.setdefault(math.ceil(record["epoch"]), []).append(record["loss"])
+    return [round(statistics.fmean(values), 4) for _, values in sorted(found.items())]
+
+
+def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], batch_size: int) -> float | None:
+    """Of the whole training: all steps and what came before each epoch (PCL's clustering), without probes."""
+    seconds, before = sum(prepared), 0
+    for record in records:
+        if record["kind"] == "step" and record["step"] > before:
+            seconds += (record["step"] - before) * batch_size / record["images_per_second"]
+            before = record["step"]
+    return round(before * batch_size / seconds, 1) if before else None
+
+
+def clustering_seconds(prepared: Sequence[float]) -> float | None:
+    """Of one clustering; None for methods without. Epochs before the first take no time and do not count."""
+    taken = [seconds for seconds in prepared if seconds >= 0.001]
+    return round(statistics.median(taken), 3) if taken else None
+
+
+def collapsed_at(probes: Sequence[Outcome]) -> float | None:
+    """The epoch from which on every probe found a collapse; None if the last did not."""
+    first = None
+    for probe in reversed(probes):
+        if probe.get("verdict") != "collapsed":
+            break
+        first = probe["epoch"]
+    return first
+
+
+def _short(probe: Outcome) -> Outcome:
+    wanted = (
+        "epoch", "images", "knn", "rank_me", "spread", "used", "covering", "dead", "duplicates", "information",
+        "agreement",
+    )  # fmt: skip
+    short = {name: round(probe[name], 4) for name in wanted if name in probe}
+    findings = [kind for kind in probe.get("findings", ()) if kind != TOO_EARLY]
+    return {**short, "verdict": probe.get("verdict"), **({"findings": findings} if findings else {})}
+
+
+def machine_in_words(machine: dict[str, Any]) -> str:
+    """Where a run was measured, which need not be here."""
+    where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
+    counts = ", ".join(f"{machine[f'{one}s']} {one}{'s' * (machine[f'{one}s'] != 1)}" for one in ("core", "thread"))
+    return f"{where}, {counts}"

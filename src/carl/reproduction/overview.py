@@ -1,0 +1,197 @@
+"""The dry run: every value that decides an outcome, to be checked line by line against the paper's appendix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from carl.config import Config, ModelConfig, resolve
+from carl.data.configured import recognised_name
+from carl.data.facts import DataFacts
+from carl.evaluation.evaluate import MOCO_CROP
+from carl.evaluation.protocols import PROTOCOLS, Request
+from carl.methods import find_method
+from carl.methods.byol import ByolOptions
+from carl.methods.paper import PAPER_VALUES
+from carl.optim import peak_rate
+from carl.reproduction.jobs import Job
+from carl.reproduction.recipes import in_words
+from carl.reproduction.scales import LABELLED
+from carl.training.pretrain import completed
+from carl.views.configured import build_views
+from carl.views.views import ViewRecipe, Views
+
+SIZES = {"cifar10": 32, "cifar100": 32, "stl10": 96, "imagenet64": 64, "shapes": 32}  # sides of the images
+CLASSES = {"cifar10": 10, "cifar100": 100, "stl10": 10, "imagenet64": 1000, "shapes": 10}
+Values = dict[str, str]
+
+
+def assumed_facts(job: Job) -> DataFacts:
+    """What the job's data are in the paper, without opening them."""
+    data = job.layer["data"]
+    name = recognised_name(str(data["source"]))
+    images = PAPER_VALUES[name].images if name in PAPER_VALUES else 10_000
+    if job.trains and find_method(str(job.layer["method"]["name"])).needs_labels:
+        images = LABELLED.get(name, images)
+    return DataFacts(name, min(images, data.get("limit") or images), 3, SIZES.get(name, 32), CLASSES.get(name, 10))
+
+
+def resolved(job: Job) -> Config:
+    """The job's whole configuration, by the facts of the paper's data sets."""
+    return completed(job.layer, assumed_facts(job))
+
+
+def assumed_views(config: Config) -> Views:
+    """The run's views; what its images are normalised by is not known here."""
+    return build_views(config, (0.5,) * 3, (0.25,) * 3)
+
+
+def listed(jobs: Sequence[Job]) -> list[str]:
+    """Values of all runs once, then, for each run, what is its own; then how they are evaluated."""
+    groups: dict[str, list[Job]] = {}
+    for job in jobs:
+        groups.setdefault(job.name.rpartition("/seed-")[0], []).append(job)
+    values = {name: values_of(found[0]) for name, found in groups.items()}
+    common = _common([values[name] for name, found in groups.items() if found[0].trains])
+    lines = [f"Common to all {sum(job.trains for job in jobs)} training runs", *_rows(common)]
+    for name, found in groups.items():
+        seeds = ", ".join(job.name.rpartition("-")[2] for job in found)
+        lines += ["", f"{name}   (seed{'s' * (len(found) > 1)} {seeds})"]
+        lines += _rows({key: value for key, value in values[name].items() if common.get(key) != value})
+    return [*lines, "", "Evaluation", *_protocol_rows(jobs)]
+
+
+def _common(found: Sequence[Values]) -> Values:
+    first = found[0] if found else {}
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in found)}
+
+
+def _rows(values: Mapping[str, str]) -> list[str]:
+    return [f"  {name:<24} {value}" for name, value in values.items()]
+
+
+def values_of(job: Job) -> Values:
+    """Every value that decides the outcome of a run, in words; those that have no effect are left out."""
+    measured = {"measured by": ", ".join(measure.key for measure in job.measures)}
+    if not job.trains:
+        return {"weights": "random, untrained", **measured}
+    config, facts = resolved(job), assumed_facts(job)
+    optim, train = config.optim, config.train
+    peak = peak_rate(optim, train.batch_size)
+    views = assumed_views(config).recipes
+    images = {
+        "data": facts.name,
+        "images": f"{facts.images:,}",
+        "image size": f"{facts.image_size} px",
+        "normalised by": "mean and deviation of each channel of the training images",
+    }
+    lines = dict.fromkeys(in_order(view) for view in views)
+    shown = {f"view {_places(line, views)}": line for line in lines}
+    rate = f"{peak:g} to {optim.lr_end * peak / optim.lr:g}, {optim.schedule}"
+    scaled = f" ({optim.lr:g} x {train.batch_size} / 256)" if optim.scale_lr else ""
+    optimiser: Values = {
+        "optimiser": optim.name,
+        "learning rate": rate + scaled,
+        "warm-up": f"{optim.warmup_epochs:g} epochs",
+        "momentum": f"{optim.momentum:g}",
+        "weight decay": f"{optim.weight_decay:g}, {'not on' if optim.exclude == '1d' else 'also on'} biases and norms",
+        **({"LARS coefficient": f"{optim.trust_coefficient:g}"} if optim.name == "lars" else {}),
+        **({"gradient clipped at": f"{optim.clip:g}"} if optim.clip else {}),
+    }
+    return {
+        **images,
+        **shown,
+        "encoder": f"{config.model.backbone}, {config.model.stem} stem, from {config.model.init or 'random weights'}",
+        "head": head_in_words(config, facts.classes),
+        "method": config.method.name,
+        **_method_values(config),
+        **optimiser,
+        "batch": f"{train.batch_size}" + ("" if train.drop_last else ", the last smaller"),
+        "epochs": f"{train.epochs}",
+        "precision": train.precision,
+        **({"encoders kept at": ", ".join(map(str, train.keep_epochs))} if train.keep_epochs else {}),
+        **measured,
+    }
+
+
+def _places(line: str, views: Sequence[ViewRecipe]) -> str:
+    return ", ".join(str(place) for place, view in enumerate(views, start=1) if in_order(view) == line)
+
+
+def _method_values(config: Config) -> Values:
+    values: Mapping[str, Any] = config.method.model_dump(exclude_none=True, exclude={"name", "preset"})
+    shown = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in values.items()}
+    if isinstance(config.method, ByolOptions):
+        shown["  momentum"] += " to 1, cosine"
+    return shown
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_shown, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def in_order(view: ViewRecipe) -> str:
+    """A recipe in one line, operations in the order in which they are applied."""
+    area = view.crop_area
+    parts = ["whole image" if area is None else f"crop of {area[0]:g} to {area[1]:g} of the area to {view.size} px"]
+    parts.append(f"flip {view.flip:g}")
+    if view.jitter:
+        strengths = f"brightness {view.brightness:g}, contrast {view.contrast:g}, saturation {view.saturation:g}"
+        parts.append(f"jitter {view.jitter:g} ({strengths}, hue {view.hue:g})")
+    parts += [f"grey {view.grey:g}"] if view.grey else []
+    if view.blur:
+        low, high = view.blur_sigma
+        parts.append(f"blur {view.blur:g} (sigma {low:g} to {high:g}, {view.taps} taps)")
+    parts += [f"solarise {view.solarise:g}"] if view.solarise else []
+    return "; ".join(parts)
+
+
+def head_in_words(config: Config, classes: int) -> str:
+    """The layers after the encoder, without the prototypes, as they are built."""
+    return _head(config.method.name, config.model.model_dump_json(), classes)
+
+
+@cache
+def _head(method: str, model: str, classes: int) -> str:
+    kind = find_method(method)
+    facts = DataFacts("cifar10", 1000, 3, 32, classes)
+    encoder = ModelConfig.model_validate_json(model).model_dump()
+    layer = {"data": {"source": "cifar10", "image_size": 32}, "model": encoder}
+    config = kind.completed(resolve([kind.preset("paper", facts), layer], kind.Options))
+    with torch.device("meta"):
+        head = kind(config, facts).head
+    parts = []
+    for name, module in head.named_modules():
+        if "prototypes" in name:
+            continue
+        if isinstance(module, nn.Linear):
+            parts.append(f"linear {module.in_features}-{module.out_features}")
+        elif isinstance(module, nn.BatchNorm1d):
+            parts.append("batch norm")
+        elif isinstance(module, nn.ReLU):
+            parts.append("ReLU")
+    return ", ".join(parts) or "none"
+
+
+def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
+    """The values of each protocol that is used, one a line."""
+    asked = dict.fromkeys((m.protocol, m.fraction, m.epochs) for job in jobs for m in job.measures)
+    lines = []
+    for protocol, fraction, epochs in asked:
+        known, request = PROTOCOLS[protocol], Request(protocol, fraction, 1, epochs)
+        lines.append(f"  {in_words(protocol, epochs or known.epochs, fraction)}: {known.kind}")
+        values = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in known.values(request).items()}
+        if "  milestones" in values:
+            values["  milestones"] += " of the epochs, the rate divided by 10 at each"
+        if known.epochs is not None:
+            crops = sorted({resolved(job).views.crop_min or MOCO_CROP for job in jobs if job.trains})
+            values["  smallest crop"] = f"{_shown(crops)} of the area"
+        values["  seen of each side"] = f"{100 * request.seen:g}% in the centre" if request.seen < 1 else "all"
+        lines += _rows(values)
+    return lines

@@ -1,0 +1,232 @@
+"""Runs jobs one after another: skips what is finished, goes on with what was cut off, and survives a failure."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from carl import files
+from carl.errors import UserError
+from carl.reproduction.cost import Estimate
+from carl.reproduction.jobs import (
+    InUseError,
+    Job,
+    Outcome,
+    is_measured,
+    only_one_at,
+    outcome_file,
+    read_outcome,
+    run_job,
+    stored_outcome,
+)
+from carl.terminal import show_line
+from carl.training.console import duration
+
+Say = Callable[[str], None]
+IN_USE = 75  # exit code of a job's process: another is at the job (EX_TEMPFAIL)
+WINDOWS = os.name == "nt"
+ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Every `of`-th job from the `number`-th on, for splitting over processes or machines."""
+
+    number: int = 1
+    of: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        number, slash, of = text.partition("/")
+        whole = number.isascii() and of.isascii() and number.isdigit() and of.isdigit()
+        if not (slash and whole and 1 <= int(number) <= int(of)):
+            raise UserError(f"--shard {text!r} is not a part such as 2/4; the first number is 1 to the second")
+        return cls(int(number), int(of))
+
+    def take(self, jobs: Sequence[Job]) -> list[Job]:
+        return list(jobs)[self.number - 1 :: self.of]
+
+
+def state(root: Path, job: Job) -> str:
+    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process is at it."""
+    outcome = read_outcome(root, job)
+    if outcome is None:
+        return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
+    return state_of(outcome, job)
+
+
+def state_of(outcome: Outcome, job: Job) -> str:
+    if outcome["state"] != "done":
+        return str(outcome["state"])
+    return "done" if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
+
+
+def run_jobs(
+    jobs: Sequence[Job],
+    root: Path,
+    say: Say,
+    own_process: bool,
+    data_root: Path | None = None,
+    expected: Estimate | None = None,
+) -> dict[str, str]:
+    """Run what is not done; names of the jobs that failed, with the reason. A signal ends the job, saved, and the rest.
+
+    `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
+    `expected` is of the jobs that are not done, where it is known.
+    """
+    todo = [job for job in jobs if state(root, job) != "done"]
+    if len(todo) < len(jobs):
+        say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
+    failed: dict[str, str] = {}
+    for place, job in enumerate(todo, start=1):
+        left = time_left(jobs, todo[place - 1 :], root, expected)
+        say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
+        try:
+            reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
+        except InUseError:
+            say("  another process is at this run, and it is left to that one")
+            continue
+        if reason is not None:
+            failed[job.name] = reason
+            say(f"  failed: {reason}")
+            _note_failure(job, root, reason)
+    return failed
+
+
+def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Estimate | None = None) -> float | None:
+    """Seconds: what is expected, corrected by what the finished ones of these jobs took.
+
+    Where nothing is expected, training is taken to need as long for an image as it did; None before any is finished.
+    Untrained encoders and failures take next to nothing and would say nothing of the rest.
+    """
+    sizes = expected.whole if expected else {job.name: job.cost for job in jobs if job.trains}
+    done = [(sizes[job.name], found) for job in jobs if job.name in sizes and (found := read_outcome(root, job))]
+    known = [(size, spent) for size, found in done if (spent := _spent(found)) is not None]
+    if not known and not expected:
+        return None
+    pace = sum(spent for _, spent in known) / sum(size for size, _ in known) if known else 1.0
+    rest = expected.left if expected else sizes
+    return pace * sum(rest.get(job.name, 0.0) for job in left)
+
+
+def _spent(outcome: Outcome) -> float | None:
+    """Seconds of training, over all sittings, and of measuring."""
+    if outcome["state"] != "done" or outcome.get("train_seconds") is None:
+        return None
+    return float(outcome["train_seconds"] + sum(measure["seconds"] for measure in outcome["measures"].values()))
+
+
+def _note_failure(job: Job, root: Path, reason: str) -> None:
+    """Never over a finished outcome: what was measured stays. Nor where another process has come to the job since."""
+    with only_one_at(job, root) as alone:
+        found = stored_outcome(root, job)
+        if alone and (found is None or found["state"] != "done"):
+            files.write_json(outcome_file(root, job), failure(job, reason))
+
+
+def failure(job: Job, reason: str) -> Outcome:
+    return {"name": job.name, "state": "failed", "reason": reason, "layer": job.to_json()["layer"], "measures": {}}
+
+
+def _here(job: Job, root: Path, data_root: Path | None) -> str | None:
+    try:
+        run_job(job, root, data_root)
+    except InUseError:
+        raise
+    except UserError as error:
+        return str(error)
+    except Exception as error:  # a fault of ours in one job: the others still run, and the exit code tells
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
+    """None when it went well, else the last line that the job said; its output is in `logs/` of `root`."""
+    log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    where = [] if data_root is None else [str(data_root)]
+    command = [sys.executable, "-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
+    with log.open("ab") as output:
+        before = output.tell()  # what earlier attempts said
+        # In a session of its own, so that Ctrl-C reaches it once, from us.
+        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        with _signals_to(child) as passed_on:
+            code = _wait(child, log)
+    signum = passed_on[0] if passed_on else code - 128
+    if signum in ENDING:
+        raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
+    if code == 0:
+        return None
+    if code == IN_USE:
+        raise InUseError(job.name)
+    said = _last_line(log, before)
+    return said if said and code > 0 else f"the process of the job ended with code {code}, see {log}"
+
+
+def _wait(child: subprocess.Popen[bytes], log: Path) -> int:
+    """The exit code; until then a terminal shows what the child said last."""
+    while True:
+        try:
+            code = child.wait(timeout=1.0)
+        except subprocess.TimeoutExpired:
+            show_line(f"  {_last_line(log)}")
+        else:
+            show_line("")
+            return code
+
+
+def _last_line(log: Path, begin: int = 0) -> str:
+    """The last line that is not empty, of what comes after byte `begin`."""
+    with log.open("rb") as file:
+        file.seek(max(begin, file.seek(0, os.SEEK_END) - 4096))
+        lines = file.read().decode(errors="replace").splitlines()
+    return next((line for line in reversed(lines) if line.strip()), "")
+
+
+@contextmanager
+def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Passes signals that would end this process on to the child, which saves; gives those that came.
+
+    A second one reaches the child too, and ends it at once.
+    """
+    came: list[int] = []
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        came.append(signum)
+        if signum != signal.SIGINT:
+            child.terminate()
+        elif not WINDOWS:  # there the console tells all its processes, and no other may
+            child.send_signal(signal.SIGINT)
+
+    previous = {}
+    try:
+        for signum in ENDING:
+            previous[signum] = signal.signal(signum, pass_on)
+    except ValueError:  # not in the main thread: the caller handles signals
+        pass
+    try:
+        yield came
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+def main() -> None:
+    """The child's side: one job from the command line."""
+    try:
+        run_job(Job.from_json(json.loads(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None)
+    except UserError as error:
+        print(f"carl: {error}")
+        sys.exit(IN_USE if isinstance(error, InUseError) else 2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Tables of an experiment in the paper's form: each cell shows the paper's number and ours, and what ours is of."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from carl import files
+from carl.reproduction import assignment_cost
+from carl.reproduction.cells import WORDS, Filled, differences, fill, ours_in_words
+from carl.reproduction.figures import draw, draw_choosing
+from carl.reproduction.jobs import Outcome
+from carl.reproduction.recipes import CLUSTERING, SPEED, Plan, Setting
+from carl.reproduction.scales import Scale
+
+
+def _axes(cells: Sequence[Filled]) -> tuple[list[str], list[str]]:
+    return list(dict.fromkeys(f.cell.row for f in cells)), list(dict.fromkeys(f.cell.column for f in cells))
+
+
+def column_title(column: str, cells: Sequence[Filled]) -> str:
+    """The paper's title, and what our numbers under it are of where that differs or the paper has none."""
+    texts = ours_in_words(column, cells)
+    return f"{column} (ours: {', '.join(texts)})" if texts else column
+
+
+def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
+    """What the table shows, in full what differs from the paper, for columns that it differs in alike, and where."""
+    told: dict[str, list[str]] = {}
+    for column in _axes(cells)[1]:
+        own = {f.cell.row: differences(f) for f in cells if f.cell.column == column and f.settings and f.cell.setting}
+        texts = []
+        for name in WORDS:
+            found = {row: one[name] for row, one in own.items() if name in one and one[name][1] not in row}
+            theirs, ours = (" or ".join(dict.fromkeys(pair[side] for pair in found.values())) for side in (0, 1))
+            where = f" for {' and '.join(found)}" if len(found) < len(own) else ""
+            texts += [f"{ours} (paper: {theirs}){where}"] if found else []
+        if texts:
+            told.setdefault(", ".join(texts), []).append(column)
+    seeds = sorted({f.cell.setting.seeds for f in cells if f.cell.setting is not None and f.paper is not None})
+    of_seeds = f" The paper's are of {' or '.join(map(str, seeds))} seed{'s' * (seeds != [1])}." if seeds else ""
+    text = (
+        f"{plan.title} ({plan.section} of the paper). Each cell: the paper's / ours, n seeds, ± standard deviation; in "
+        f"italics where ours was not measured as the paper's was.{of_seeds} Ours: {scale.name} scale ({scale.words})."
+    )
+    differing = (f"{', '.join(columns)}: {difference}." for difference, columns in told.items())
+    return " ".join([text, *differing, *([plan.note] if plan.note else []), *_where(cells)])
+
+
+def _where(cells: Sequence[Filled]) -> list[str]:
+    """Machines and dates of the runs; a warning if speeds of different machines stand beside each other."""
+    places = sorted({place for f in cells for place in f.places})
+    if not places:
+        return []
+    machines, dates = (dict.fromkeys(place[side] for place in places) for side in (0, 1))
+    texts = [f"Measured on {'; '.join(machines)}; {' to '.join(dict.fromkeys((min(dates), max(dates))))}."]
+    if len(machines) > 1 and any(f.cell.figure in (SPEED, CLUSTERING) for f in cells):
+        texts.append("Speeds of different machines do not compare.")
+    return texts
+
+
+def _table(cells: Sequence[Filled], slanted: str, escaped: Callable[[str], str] = str) -> list[list[str]]:
+    """Titles and lines; `slanted` is how this form writes `{}` in italics."""
+    rows, columns = _axes(cells)
+    at = {(f.cell.row, f.cell.column): f for f in cells}
+
+    def pair(row: str, column: str) -> str:
+        f = at.get((row, column))
+        if f is None:
+            return ""
+        ours = escaped(f.ours())
+        if f.mean is not None and not f.as_in_the_paper:
+            ours = slanted.replace("{}", ours)
+        return " / ".join(filter(None, (escaped(f.theirs()), ours)))
+
+    titles = ["", *(escaped(column_title(column, cells)) for column in columns)]
+    return [titles, *([escaped(row), *(pair(row, column) for column in columns)] for row in rows)]
+
+
+def markdown(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
+    heads, *lines = _table(cells, "*{}*")
+    shown = [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *lines)]
+    return "\n".join([f"# {plan.title}", "", caption(plan, scale, cells), "", *shown]) + "\n"
+
+
+def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
+    heads, *lines = _table(cells, "\\textit{{}}", _tex)
+    heads = [_stacked(title) for title in heads]
+    shown = [" & ".join(line) + " \\\\" for line in (heads, *lines)]
+    return "\n".join(
+        [
+            "% needs booktabs and graphicx",
+            "\\begin{table*}",
+            "\\footnotesize",
+            "\\setlength{\\tabcolsep}{3pt}",
+            f"\\caption{{{_tex(caption(plan, scale, cells))}}}",
+            f"\\label{{tab:{plan.name}-{scale.name}}}",
+            "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",  # no wider than the page
+            f"\\begin{{tabular}}{{l{'c' * (len(heads) - 1)}}}",
+            "\\toprule", shown[0], "\\midrule", *shown[1:], "\\bottomrule",
+            "\\end{tabular}}", "\\end{table*}", "",
+        ]
+    )  # fmt: skip
+
+
+def _stacked(title: str) -> str:
+    """`a (ours: b, c)` on a line each, so that a table of many columns fits a page."""
+    parts = title.replace(" (ours: ", "\nours: ").removesuffix(")").replace(", ", "\n").split("\n")
+    return title if len(parts) == 1 else "\\shortstack{" + " \\\\ ".join(parts) + "}"
+
+
+def _tex(text: str) -> str:
+    text = re.sub(r"lambda\((\d),(\d)\)", r"$\\lambda_e(\1,\2)$", text)
+    for plain, command in (
+        ("%", "\\%"), ("&", "\\&"), ("#", "\\#"), ("_", "\\_"), ("±", "$\\pm$"), ("->", "$\\rightarrow$"),
+        ("<", "$<$"), (">", "$>$"),
+    ):  # fmt: skip
+        text = text.replace(plain, command)
+    return text
+
+
+def comma_separated(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
+    """A line a cell, with all that the paper's number and ours are of."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [field.name for field in fields(Setting)]
+    heads = ["experiment", "scale", "row", "column", "figure", "paper", "paper_std"]
+    heads += [f"paper_{name}" + "_assumed" * (name == "targets") for name in names]  # which the paper leaves open
+    writer.writerow([*heads, "ours", "ours_std", "failed", "as_in_the_paper", *names])
+    for f in cells:
+        theirs = ["" if value is None else str(value) for value in f.paper or (None, None)]
+        ours = ["" if value is None else f"{value:.3f}" for value in (f.mean, f.deviation)]
+        writer.writerow(
+            [plan.name, scale.name, f.cell.row, f.cell.column, f.cell.figure, *theirs]
+            + [_listed([f.cell.setting] if f.cell.setting else [], name) for name in names]
+            + [*ours, f.failed, "yes" if f.as_in_the_paper else "no"]
+            + [_listed(f.settings, name) for name in names]
+        )
+    return text.getvalue()
+
+
+def _listed(settings: Sequence[Setting], name: str) -> str:
+    values = dict.fromkeys(getattr(setting, name) for setting in settings)
+    return " | ".join("" if value is None else str(value) for value in values)
+
+
+def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
+    """What became of the prototypes of every run that has any, and when it collapsed, if it did; its first cell too."""
+    lines = [
+        "| run | in the table | the paper's / ours | verdict | collapsed at epoch | prototypes used "
+        "| information (nats) | kNN probe |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for name, outcome in outcomes.items():
+        probes = outcome.get("probes") or []
+        if not probes or "used" not in probes[-1]:
+            continue
+        last = probes[-1]
+        options = outcome["config"]["method"]
+        count = options["prototypes"] if "prototypes" in options else options["clusters"][0]  # PCL: the first is probed
+        when = outcome["collapsed_at"]
+        cell = next(filled for filled in fill(plan, {name: outcome}) if name in filled.cell.jobs)
+        ours = "" if cell.mean is None else f"*{cell.mean:.2f}*"  # one seed: never the paper's
+        lines.append(
+            f"| {name} | {cell.cell.row}, {cell.cell.column} | {' / '.join(filter(None, (cell.theirs(), ours)))} "
+            f"| {outcome['verdict']} | {'never' if when is None else f'{when:g}'} | {last['used']} of {count} "
+            f"| {last.get('information', float('nan')):.2f} | {last.get('knn', float('nan')):.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def write_all(plan: Plan, scale: Scale, outcomes: Mapping[str, Outcome], folder: Path) -> list[Path]:
+    """Markdown, LaTeX, CSV and figures of a plan, from whatever is finished."""
+    cells = fill(plan, outcomes)
+    text = markdown(plan, scale, cells)
+    health = health_table(plan, outcomes)
+    if health.count("\n") > 2:
+        text += f"\n## Health of the prototypes\n\n{health}"
+    record = assignment_cost.read(folder, scale, plan.choosing) if plan.choosing else None
+    if record is not None:
+        text += f"\n## What choosing prototypes costs\n\n{assignment_cost.section(record)}"
+    contents = {"md": text, "tex": latex(plan, scale, cells), "csv": comma_separated(plan, scale, cells)}
+    for ending, content in contents.items():
+        files.write_text(folder / f"{plan.name}.{ending}", content)
+    written = [folder / f"{plan.name}.{ending}" for ending in contents] + draw(plan, scale, cells, outcomes, folder)
+    return written + (draw_choosing(record, scale, folder) if record is not None else [])

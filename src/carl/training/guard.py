@@ -1,0 +1,104 @@
+"""Numbers that are not finite: noticed on the device at the step where they appear, read when the host may look."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from carl import distributed, files
+from carl.data.batches.packed import Batch, Batches, BatchSource
+
+# fp16 steps without an update in a row: GradScaler begins at 2^16 and halves, and is then below fairseq's least scale
+# of 1e-4 (--min-loss-scale).
+MOST_SKIPPED = 30
+
+
+@dataclass(frozen=True)
+class BadStep:
+    """The first step whose numbers were not finite."""
+
+    step: int  # counted from 1
+    what: str  # loss or gradient
+    images: list[int]  # places in the data set of the batch of this process
+
+
+class Watch:
+    """Looks at the loss and the gradient of every step; nothing waits for the device until `found` is asked."""
+
+    def __init__(self, device: torch.device, skips: bool) -> None:
+        """With `skips`, as in fp16, a gradient that overflows leaves its step out and is only counted."""
+        self._skips = skips
+        self._first = torch.full((2,), -1, dtype=torch.int64, device=device)  # bad step of the loss, of the gradient
+        self._skipped = torch.zeros((2,), dtype=torch.int64, device=device)  # in all, in a row
+        self._recent: list[tuple[int, Tensor]] = []  # batches since the last look
+
+    def look(self, step: int, loss: Tensor, parameters: Iterable[nn.Parameter], indices: Tensor) -> None:
+        """Note step number `step`, whose gradients are still there."""
+        self._recent.append((step, indices))
+        finite = _finite_gradient(parameters, loss)
+        if self._skips:
+            total, row = self._skipped.unbind()
+            self._skipped = torch.stack([total + (~finite).long(), torch.where(finite, 0, row + 1)])
+            finite = torch.ones_like(finite)
+        good = torch.stack([loss.detach().isfinite(), finite])
+        self._first = torch.where(good | (self._first >= 0), self._first, step)
+
+    def found(self) -> BadStep | None:
+        """The first bad step, None if all were good; waits for the device."""
+        first, recent = dict(zip(("loss", "gradient"), self._first.tolist(), strict=True)), self._recent
+        self._recent = recent[-1:]
+        bad = {what: step for what, step in first.items() if step >= 0}
+        if not bad:
+            return None
+        what = min(bad, key=lambda name: bad[name])  # of the same step the loss, which comes first
+        images = next((indices.tolist() for step, indices in recent if step == bad[what]), [])
+        return BadStep(bad[what], what, images)
+
+    def skipped(self) -> tuple[int, int]:
+        """Steps that fp16 left out: in all, and in a row up to now; waits for the device."""
+        total, row = self._skipped.tolist()
+        return int(total), int(row)
+
+
+def _finite_gradient(parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor:
+    """Whether no gradient holds NaN or infinity: () bool.
+
+    By their sum, which is not finite if one of them is not. One read of the gradients: 3 ms for ResNet-18 on one core
+    of an AMD EPYC, where the largest absolute value takes 41 ms (2026-11-16).
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.ones_like(loss, dtype=torch.bool)
+    return torch.stack([gradient.sum() for gradient in gradients]).sum().isfinite()
+
+
+def write_bad_batch(folder: Path, bad: BadStep, batches: BatchSource) -> tuple[Path, list[int]]:
+    """Save which images the bad step saw; returns the file, and those images whose views are not finite themselves.
+
+    The views of a batch are a function of its place, so they are made again to be looked at.
+    """
+    epoch, step = divmod(bad.step - 1, batches.steps_per_epoch)
+    batch: Batch | None = next(iter(batches.epoch(epoch, first_step=step)), None)
+    rows: list[int] = []
+    if batch is not None and batch.indices.tolist() == bad.images:
+        finite = torch.stack([view.isfinite().flatten(1).all(1) for view in batch.views]).all(0)
+        rows = batch.indices[~finite].tolist()
+    many = f"-{distributed.rank()}" if distributed.world_size() > 1 else ""
+    path = folder / f"bad-batch{many}.json"
+    names = batches.split.names if isinstance(batches, Batches) else None
+    record = {
+        "step": bad.step,
+        "epoch": epoch + 1,
+        "not_finite": bad.what,
+        "images": bad.images,
+        "images_with_bad_views": rows,
+        **({"names": [names[image] for image in bad.images]} if names else {}),
+    }
+    with suppress(OSError):  # a full disk must not hide what is wrong
+        files.write_json(path, record)
+    return path, rows

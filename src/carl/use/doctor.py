@@ -1,0 +1,127 @@
+"""What `carl doctor` says: the machine, what is installed, how fast a training step is, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from carl.config import Config, resolve
+from carl.data.batches.packed import Batch
+from carl.data.facts import DataFacts
+from carl.data.packing.cache import cache_folder
+from carl.device import pick_device
+from carl.methods import find_method
+from carl.methods.build import build_method
+from carl.optim import build_optimizer
+from carl.records.run_directory import processor
+from carl.views.views import Views, pipeline
+
+Row = tuple[str, str]
+
+EXTRAS = {  # extra: (the packages it brings, what they are for)
+    "onnx": (("onnx", "onnxruntime", "onnxscript"), "carl export --to onnx"),
+    "stream": (("fsspec", "aiohttp"), "shards at an address, such as https:// or s3://"),
+    "map": (("umap",), "carl report RUN --map umap"),
+    "tensorboard": (("tensorboard",), "--set log.tensorboard=true"),
+    "wandb": (("wandb",), "--set log.wandb=true"),
+}
+PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "pyarrow", "scikit-learn")
+SECONDS = 3.0  # of steps; long enough that the first, slow ones do not count
+BATCH, SIDE, IMAGES = 256, 32, 50_000  # the paper's step on CIFAR
+
+
+def examine_environment() -> Iterator[Row]:
+    """Machine, versions and devices."""
+    yield "python", f"{platform.python_version()} at {sys.executable}"
+    yield "system", f"{platform.platform()}, {processor()}"
+    yield "cores", f"{os.cpu_count()}, torch uses {torch.get_num_threads()}"
+    yield "memory", _memory()
+    yield "device", _device()
+    for package in PACKAGES:
+        yield package, _version(package) or "not installed"
+    yield "cache", _cache()
+
+
+def examine_speed() -> Row:
+    """Images a second of CARL's step with the paper's encoder and batch at CIFAR's size."""
+    device = pick_device("auto")
+    rate = measure_step(device, SECONDS)
+    minutes = IMAGES / rate / 60
+    return "speed", (
+        f"{rate:,.0f} images/s on {device} (carl, resnet18, {SIDE} px, batch {BATCH}): an epoch of {IMAGES:,} images "
+        f"takes {minutes:.1f} min"
+    )
+
+
+def examine_extras() -> Iterator[Row]:
+    """Which optional parts are there, and how to get the others."""
+    for extra, (packages, purpose) in EXTRAS.items():
+        missing = [name for name in packages if importlib.util.find_spec(name) is None]
+        state = f"missing; pip install 'carl-ssl[{extra}]'" if missing else "installed"
+        yield extra, f"{state} (for {purpose})"
+    if torch.version.cuda is None and Path("/proc/driver/nvidia/version").exists():
+        yield "cuda", "an NVIDIA driver is here but this torch is for CPUs; install torch with CUDA, see pytorch.org"
+
+
+def measure_step(device: torch.device, seconds: float) -> float:
+    """Images a second through views, forward, backward and optimiser; the first two steps do not count."""
+    facts = DataFacts("cifar10", IMAGES, 3, SIDE, 10)
+    config = _config(facts)
+    method = build_method(config, facts, device)
+    optimizer = build_optimizer(method, config.optim)
+    views = Views(pipeline(config.views.pipeline, SIDE), (0.5,) * 3, (0.25,) * 3, seed=0)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (BATCH, SIDE, SIDE, 3), dtype=torch.uint8, generator=generator).to(device)
+    indices = torch.arange(BATCH, device=device)
+    steps, start = -2, time.perf_counter()
+    while steps < 1 or time.perf_counter() - start < seconds:
+        if steps == 0:
+            start = time.perf_counter()
+        loss, _ = method(Batch(views(images, indices, steps + 2), indices), 0.0)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        loss.item()  # waits for the device, so that the clock is right
+        steps += 1
+    return steps * BATCH / (time.perf_counter() - start)
+
+
+def _config(facts: DataFacts) -> Config:
+    method = find_method("carl")
+    layer = {"data": {"source": facts.name, "image_size": SIDE}, "train": {"batch_size": BATCH}}
+    return method.completed(resolve([layer, method.preset("paper", facts)], method.Options))
+
+
+def _memory() -> str:
+    try:
+        return f"{os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30:.1f} GiB"
+    except (AttributeError, OSError, ValueError):  # not on Windows
+        return "unknown"
+
+
+def _device() -> str:
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return f"cuda {torch.version.cuda}: {', '.join(names)}"
+    return "mps" if torch.backends.mps.is_available() else "cpu only"
+
+
+def _cache() -> str:
+    folder = cache_folder()
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
+    return f"{folder}, {size / 2**30:.1f} GiB (CARL_CACHE sets another)"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

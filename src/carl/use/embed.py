@@ -1,0 +1,225 @@
+"""Embeddings of any number of images in bounded memory: what is done stays done, whatever stops the work."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import count, islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import torch
+
+from carl import distributed, files
+from carl.data.dataset import UNLABELLED
+from carl.data.listing import EncodedImage, Progress, silent, throttled
+from carl.data.packing.cache import cache_folder
+from carl.errors import UserError
+from carl.use.embedding_files import VERSION, WRITERS, About, EmbeddingFile, holds_embeddings
+from carl.use.embedding_parts import PART, BadFile, Parts
+from carl.use.encoder import BATCH, Represented, Trained
+from carl.use.images import Decoded, ImageSource, decoded_images, find_images
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """How it went."""
+
+    rows: int
+    bad: tuple[BadFile, ...]
+    resumed: int  # images that an earlier call had done
+    bad_list: Path | None  # where the bad files are listed
+
+
+def embed(
+    trained: Trained, source: ImageSource, output: Path, force: bool = False, progress: Progress = silent
+) -> Embedded:
+    """Write a row for each image of `source` to `output` (.parquet, .npy or .csv), in order.
+
+    An image that cannot be decoded has no row: it is listed in OUTPUT.bad-files.txt. Rows are kept in OUTPUT.parts/
+    until the file is whole; called again after it was stopped, it goes on after the last part. A file that is
+    there already is only replaced when `force` is set.
+
+    Many processes, which all must call this, take turns with the parts; the main one joins them.
+    """
+    writer = WRITERS.get(output.suffix.lower())
+    if writer is None:
+        raise UserError(f"{output} ends in none of {', '.join(WRITERS)}; choose one, for example embeddings.parquet")
+    parts = Parts(output, _key(trained, source))
+    if output.exists() and not force and not parts.belong():
+        raise UserError(f"{output} exists; choose another file, or replace it with --force")
+    main = distributed.is_main()
+    done = int(distributed.agreed(str(parts.begin()) if main else ""))
+    made = _make_parts(trained, source, parts, done, throttled(progress))
+    made = int(distributed.sum_over_processes(torch.tensor([made], device=trained.device)))
+    bad, rows, found = parts.bad(), parts.rows(), parts.count()
+    distributed.barrier()  # all have read what the main process removes in the end
+    if found < done + made:
+        raise UserError(f"{parts.folder} lacks parts that other processes made; write to a disk that all machines see")
+    if not rows:
+        if main:
+            parts.remove()
+        first = f": {bad[0].name}: {bad[0].reason}" if bad else ""
+        raise UserError(f"{source.name}: none of the {len(bad)} images can be used{first}; give other images")
+    bad_list = None
+    if main:
+        writer(output, parts.tables(), parts.schema(), rows, about(trained, source))
+        bad_list = _list_bad(output, bad)
+        parts.remove()
+    distributed.barrier()
+    return Embedded(rows, tuple(bad), min(done * PART, rows + len(bad)), bad_list)
+
+
+def about(trained: Trained, source: ImageSource) -> About:
+    split = next(iter(source.splits)) if len(source.splits) == 1 else None
+    path = Path(source.name).expanduser()
+    return About(
+        version=VERSION,
+        run=str(trained.run.path.absolute()),
+        weights=trained.digest,
+        source=str(path.absolute()) if path.exists() else source.name,
+        base=str(Path.cwd()),
+        split=split if source.folder is None else None,
+        class_names=source.class_names,
+    )
+
+
+def _key(trained: Trained, source: ImageSource) -> str:
+    parts = (VERSION, PART, trained.digest, source.key, source.name)
+    return hashlib.blake2b("\0".join(map(str, parts)).encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _make_parts(trained: Trained, source: ImageSource, parts: Parts, done: int, progress: Progress) -> int:
+    """Make this process's share of the parts from number `done` on; returns how many."""
+    start, total = done * PART, source.count
+    if total and start >= total:
+        return 0
+    rank, ranks = distributed.rank(), distributed.world_size()
+    numbers = (number for number in count(done) if number % ranks == rank)
+    stream = decoded_images(
+        source, start, trained.shape, trained.data.channels, lambda place: place // PART % ranks == rank
+    )
+    with closing(stream):  # stops the decoders, however this ends
+        for made, number in enumerate(numbers):
+            rows = _Rows(trained, source)
+            for split, image, pixels in islice(stream, PART):
+                rows.add(split, image, pixels)
+                progress("embedding", number * PART + rows.seen, total)
+            if not rows.seen:
+                return made
+            parts.write(number, rows.table(), rows.bad)
+    raise AssertionError("numbers have no end")
+
+
+@dataclass(eq=False)
+class _Rows:
+    """The rows of one part, computed batch by batch."""
+
+    trained: Trained
+    source: ImageSource
+    names: list[str] = field(default_factory=list)
+    labels: list[int | None] = field(default_factory=list)
+    splits: list[str] = field(default_factory=list)
+    bad: list[BadFile] = field(default_factory=list)
+    waiting: list[np.ndarray] = field(default_factory=list)
+    results: list[Represented] = field(default_factory=list)
+
+    @property
+    def seen(self) -> int:
+        return len(self.names) + len(self.bad)
+
+    def add(self, split: str, image: EncodedImage, pixels: Decoded) -> None:
+        name = _writable(image.name)
+        if isinstance(pixels, str):
+            self.bad.append(BadFile(name, pixels))
+            return
+        self.names.append(name)
+        self.labels.append(None if image.label == UNLABELLED else image.label)
+        self.splits.append(split)
+        self.waiting.append(pixels)
+        if len(self.waiting) == BATCH:
+            self._compute()
+
+    def _compute(self) -> None:
+        if self.waiting:
+            self.results.append(self.trained.represent(np.stack(self.waiting)))
+            self.waiting.clear()
+
+    def table(self) -> pa.Table:
+        self._compute()
+        if not self.results:  # a part of bad files only: one image tells the columns
+            self.results.append(self.trained.represent(_blank(self.trained)))
+            return self._table().slice(0, 0)
+        return self._table()
+
+    def _table(self) -> pa.Table:
+        features = np.concatenate([result.features for result in self.results])
+        empty = len(features) - len(self.names)  # 1 for a part of bad files only
+        columns: dict[str, pa.Array] = {"path": pa.array(self.names + [""] * empty, pa.string())}
+        if len(self.source.splits) > 1:
+            columns["split"] = pa.array(self.splits + [""] * empty, pa.string())
+        if self.source.labelled:
+            columns["label"] = pa.array(self.labels + [None] * empty, pa.int64())
+        flat = pa.array(features.reshape(-1), pa.float32())
+        columns["embedding"] = pa.FixedSizeListArray.from_arrays(flat, features.shape[1])
+        columns |= assignment_columns([result.log_p for result in self.results])
+        return pa.table(columns)
+
+
+def assignment_columns(log_p: Sequence[torch.Tensor | None]) -> dict[str, pa.Array]:
+    """The chosen prototype, its probability, and the entropy of the assignment in nats; none without prototypes."""
+    given = [part for part in log_p if part is not None]
+    if not given:
+        return {}
+    best = [part.max(1) for part in given]
+    entropy = torch.cat([-(part.exp() * part).nan_to_num(0).sum(1) for part in given])
+    return {
+        "prototype": pa.array(torch.cat([values.indices for values in best]).numpy(), pa.int32()),
+        "probability": pa.array(torch.cat([values.values for values in best]).exp().numpy(), pa.float32()),
+        "entropy": pa.array(entropy.numpy(), pa.float32()),
+    }
+
+
+def _blank(trained: Trained) -> np.ndarray:
+    return np.zeros((1, *trained.shape, trained.data.channels), np.uint8)
+
+
+def _writable(name: str) -> str:
+    """The name in characters that UTF-8 has: file names may hold any bytes."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _list_bad(output: Path, bad: Sequence[BadFile]) -> Path | None:
+    """OUTPUT.bad-files.txt, a line each; none is left over from an earlier call."""
+    path = output.with_name(f"{output.name}.bad-files.txt")
+    if not bad:
+        path.unlink(missing_ok=True)
+        return None
+    lines = (f"{_one_line(one.name)}\t{_one_line(one.reason)}\n" for one in bad)
+    files.write_text(path, "".join(lines))
+    return path
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def embeddings_for(trained: Trained, images: str, split: str | None, progress: Progress) -> EmbeddingFile:
+    """The embeddings of `images`: a file of `carl embed` by this run, or made now and kept in the cache."""
+    path = Path(images).expanduser()
+    if path.suffix.lower() == ".parquet" and path.is_file() and holds_embeddings(path):
+        found = EmbeddingFile(path)
+        if found.about.weights != trained.digest:
+            raise UserError(
+                f"{images} was made with other weights than those of {trained.run.path}; name the run "
+                f"{found.about.run}, or make it again with carl embed"
+            )
+        return found
+    source = find_images(str(path.absolute()) if path.exists() else images, split, trained.config.data.root)
+    kept = cache_folder() / "embeddings" / f"{_key(trained, source)}.parquet"
+    if not distributed.agreed("kept" if kept.is_file() else ""):
+        embed(trained, source, kept.absolute(), progress=progress)
+    return EmbeddingFile(kept, source.name, str(path)) if path.is_dir() else EmbeddingFile(kept)

@@ -1,0 +1,1 @@
+"""An encoder in the formats of other programs."""

@@ -1,0 +1,142 @@
+"""A page about an exported encoder: what it was trained on and how, what it expects, how well it did."""
+
+from __future__ import annotations
+
+import json
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from carl.evaluation.results import Measure, Subject, file_hash, read_measures
+from carl.use.encoder import Trained
+
+# What the publishers of the data say; none of it is legal advice.
+LICENCES = {
+    "shapes": "drawn by this package (MIT)",
+    "cifar10": "none stated by its authors; Krizhevsky (2009) asks to be cited",
+    "cifar100": "none stated by its authors; Krizhevsky (2009) asks to be cited",
+    "stl10": "none stated; the images are from ImageNet, whose terms allow non-commercial research",
+    "tiny-imagenet": "ImageNet's terms: non-commercial research and education",
+    "imagenet64": "ImageNet's terms: non-commercial research and education",
+}
+
+
+def model_card(trained: Trained, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
+    """The card in Markdown."""
+    config, data = trained.config, trained.data
+    supervised = trained.method.needs_labels
+    method = ", ".join(f"{key} {value}" for key, value in _method_values(trained).items())
+    lines = [
+        f"# {config.model.backbone} trained on {Path(data.name).name} with {config.method.name}",
+        "",
+        f"An image encoder of {features} features, learned {'with' if supervised else 'without'} labels by the method "
+        f"`{config.method.name}` and exported as {form} from the run `{trained.run.path.name}`.",
+        "",
+        "## Use",
+        "",
+        "```python",
+        usage,
+        "```",
+        "",
+        *_expected_input(trained, normalised),
+        "",
+        "## Data",
+        "",
+        f"- source: {Path(data.name).name}, {data.images} images, fingerprint `{data.fingerprint}`",
+        f"- licence: {LICENCES.get(data.name, 'not known to this package; the one of the images applies')}",
+        "",
+        "## Training",
+        "",
+        f"- method: {config.method.name} ({method})",
+        f"- {config.train.epochs} epochs, batch {config.train.batch_size}, {config.optim.name}, seed "
+        f"{config.train.seed}, views `{config.views.pipeline}` of {data.image_size} px",
+        f"- backbone: {config.model.backbone} (timm), stem {config.model.stem}, started from "
+        f"{'random weights' if _init(trained) is None else _init(trained)}",
+        *_environment(trained),
+        "",
+        "## Results",
+        "",
+        *_results(trained),
+        "",
+        f"Checked after writing: features differ by at most {difference:.1e} from those of the run.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _expected_input(trained: Trained, normalised: bool) -> list[str]:
+    data, side = trained.data, trained.data.image_size
+    mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (data.mean, data.std))
+    channels = "RGB" if data.channels == 3 else f"{data.channels} channels"
+    values = (
+        "in [0, 1]; the graph subtracts the mean and divides by the standard deviation itself"
+        if normalised
+        else f"(x - mean) / std of x in [0, 1], with mean = [{mean}] and std = [{std}]"
+    )
+    first = f"scaled to cover {data.height} x {data.width} px and centrally cut"
+    second = "" if (side, side) == (data.height, data.width) else f", then scaled to {side} x {side} (antialiased)"
+    return [
+        f"- input: `images`, float32 (B, {data.channels}, {side}, {side}), {channels}, {values}",
+        f"- to give the features of `carl embed`, images are {first}{second}",
+        "- output: pooled features, not normalised; compare them by cosine similarity",
+    ]
+
+
+def _method_values(trained: Trained) -> dict[str, Any]:
+    values = trained.config.method.model_dump(mode="json", exclude_none=True)
+    return {key: value for key, value in values.items() if key != "name"}
+
+
+def _init(trained: Trained) -> str | None:
+    return trained.run.read_config().model.init  # the loaded configuration is without it
+
+
+def _environment(trained: Trained) -> list[str]:
+    try:
+        found = json.loads(trained.run.environment_file.read_text(encoding="utf-8"))
+        packages = found["packages"]
+        made = ", ".join(f"{name} {packages[name]}" for name in ("carl-ssl", "torch", "timm"))
+        return [f"- made with {made} on {found['device']}: `{' '.join(found['command'])}`"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _results(trained: Trained) -> list[str]:
+    """The results of `carl eval` for these weights: every accuracy with its protocol, label and data."""
+    record = trained.run.read_data()
+    subject = Subject(
+        encoder_hash=file_hash(trained.run.encoder_file),
+        source=trained.run.read_config().data.source,
+        fingerprint="" if record is None else record.fingerprint,
+    )
+    found = read_measures(_result_files(trained), subject)
+    own = [measure for measure in found if not measure.encoder]
+    lines = [
+        _line(list(together))
+        for _, together in groupby(own, lambda m: (m.identity[2:], m.title, m.how, m.spread is None))
+    ]
+    return lines or ["Not evaluated yet: `carl eval RUN` does that."]
+
+
+def _result_files(trained: Trained) -> list[dict[str, Any]]:
+    found = []
+    for path in sorted(trained.run.results.glob("*.json")):
+        try:
+            found.append(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, RecursionError):
+            continue  # damaged by other hands: `carl eval` measures again
+    return [result for result in found if isinstance(result, dict)]
+
+
+def _line(together: list[Measure]) -> str:
+    """The figures of one protocol."""
+    first = together[0]
+    label = ", ".join(part for part in (first.title, first.shortened, first.seen) if part)
+    figures = ", ".join(f"{measure.name} {_figure(measure)}" for measure in together)
+    return f"- {label}, on {first.data}: {figures}; {first.how.partition(': ')[2] or first.how}"
+
+
+def _figure(measure: Measure) -> str:
+    spread = "" if measure.spread is None else f" \u00b1 {measure.spread:.2f}"
+    random = "" if measure.random is None else f" (random weights {measure.random:.2f}%)"
+    return f"{measure.value:.2f}%{spread}{random}"

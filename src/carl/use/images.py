@@ -1,0 +1,172 @@
+"""The images that a command was given, one after the other: listed, never packed, decoded as they are needed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+
+from carl.data.dataset import UNLABELLED
+from carl.data.decoding.parallel import Oversized, decode_all
+from carl.data.listing import (
+    ArraySplit,
+    EncodedImage,
+    EncodedSplit,
+    MappedSplit,
+    SplitListing,
+    files_key,
+    silent,
+    split_in_name,
+)
+from carl.data.open import SOURCES, list_source
+from carl.data.packing.cache import cache_folder
+from carl.data.sources.folder import EXTENSIONS, walk_files, walk_images
+from carl.data.sources.official import IMAGENET64_BATCH, recognise
+from carl.data.sources.parquet import holds_images
+from carl.errors import UserError, suggestion
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSource:
+    """Images in a fixed order, none of them read yet."""
+
+    name: str  # as the user gave it
+    key: str  # changes when the images do
+    splits: Mapping[str, SplitListing]
+    folder: Path | None = None  # that the images are files of; their names begin with it
+    class_names: tuple[str, ...] = ()
+    by_split: bool = False  # whether images without names of their own are called after their split
+
+    @property
+    def count(self) -> int:
+        """How many images, 0 where that is not known before they are read."""
+        counts = [split.count for split in self.splits.values()]
+        return sum(counts) if all(counts) else 0
+
+    @property
+    def labelled(self) -> bool:
+        return any(_is_labelled(split) for split in self.splits.values())
+
+    def read(self, start: int = 0) -> Iterator[tuple[str, EncodedImage]]:
+        """Each image from number `start` on, with the split it belongs to."""
+        for name, split in self.splits.items():
+            if split.count and start >= split.count:
+                start -= split.count
+                continue
+            prefix = name if self.by_split else Path(self.name).name
+            if split.count:
+                yield from ((name, image) for image in _images(split, prefix, start))
+                start = 0
+                continue
+            for image in _images(split, prefix, 0):  # only reading it tells how many images are skipped in it
+                if start == 0:
+                    yield name, image
+                start = max(0, start - 1)
+
+
+def find_images(source: str, split: str | None = None, root: str | None = None) -> ImageSource:
+    """The images of a folder (all of them, at any depth), of a file or of a named data set.
+
+    Where a data set has splits, a file or folder whose name says one gives that one, all else gives all of them;
+    `split` names another. `root` is where downloaded data sets are, the cache folder if None.
+    """
+    path = Path(source).expanduser()
+    if source not in SOURCES and path.is_dir() and split is None and _is_folder_of_images(path.absolute()):
+        return _folder(path, source)
+    if source not in SOURCES and path.is_file() and path.suffix.lower() in EXTENSIONS:
+        image = EncodedImage(source, path, UNLABELLED)
+        only = EncodedSplit(1, False, lambda: iter([image]))
+        return ImageSource(source, files_key([path.absolute()]), {"train": only}, path.parent)
+    listing = list_source(source, (Path(root) if root else cache_folder() / "downloads").absolute(), silent)
+    splits = dict(listing.splits)
+    if split is not None and split not in splits:
+        raise UserError(f"{source} has no split {split!r}{suggestion(split, splits)}")
+    one = path.is_file() and path.suffix.lower() != ".npz"  # other splits are in files beside it, not in it
+    if split is not None or one or (path.is_dir() and split_in_name(path.resolve().name) is not None):
+        chosen = split or listing.opened
+        splits = {chosen: splits[chosen]}
+    key = hashlib.blake2b(f"{listing.key} {list(splits)}".encode(), digest_size=16).hexdigest()
+    return ImageSource(source, key, splits, class_names=listing.class_names, by_split=not one)
+
+
+def _is_folder_of_images(path: Path) -> bool:
+    """As opposed to a folder of Parquet shards or of a data set's own files."""
+    if recognise(path) is not None:
+        return False
+    for file in walk_files(path):
+        extension = Path(file.name).suffix.lower()
+        if extension in EXTENSIONS:
+            return True
+        if (extension == ".parquet" and holds_images(Path(file.path))) or IMAGENET64_BATCH.fullmatch(file.name):
+            return False
+    return True
+
+
+def _folder(path: Path, source: str) -> ImageSource:
+    names = walk_images(path)
+    if not names:
+        raise UserError(
+            f"{source} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or "
+            ".gif, at any depth"
+        )
+
+    def read() -> Iterator[EncodedImage]:
+        for name in names:
+            yield EncodedImage(str(path / name), path / name, UNLABELLED)
+
+    key = files_key(path.absolute() / name for name in names)
+    return ImageSource(source, key, {"train": EncodedSplit(len(names), False, read)}, path)
+
+
+def _is_labelled(split: SplitListing) -> bool:
+    if isinstance(split, EncodedSplit):
+        return split.labelled
+    return isinstance(split, ArraySplit) or split.labels is not None
+
+
+def _images(split: SplitListing, prefix: str, start: int) -> Iterator[EncodedImage]:
+    """The images of a split from number `start` on; those of arrays are called PREFIX#NUMBER."""
+    if isinstance(split, EncodedSplit):
+        yield from islice(split.read(), start, None)
+        return
+    number = 0
+    for pixels, labels in [(split.pixels, split.labels)] if isinstance(split, MappedSplit) else split.read():
+        for row in range(max(0, start - number), len(pixels)):
+            label = UNLABELLED if labels is None else int(labels[row])
+            yield EncodedImage(f"{prefix}#{number + row}", pixels[row], label)
+        number += len(pixels)
+
+
+Decoded = np.ndarray | str  # pixels (H, W, C), or the reason why there are none
+
+
+def decoded_images(
+    source: ImageSource, start: int, shape: tuple[int, int], channels: int, wanted: Callable[[int], bool] | None = None
+) -> Generator[tuple[str, EncodedImage, Decoded], None, None]:
+    """Each image from number `start` on with its split and its pixels, cut and scaled to `shape`, in order.
+
+    Files are decoded by all cores, a few tasks ahead of the reader; those whose number is not `wanted` not at all.
+    """
+    ahead: deque[str] = deque()  # splits of the images that the decoders have taken
+
+    def images() -> Iterator[EncodedImage]:
+        for number, (split, image) in enumerate(source.read(start), start):
+            if wanted is None or wanted(number):
+                ahead.append(split)
+                yield image
+
+    encoded = any(isinstance(split, EncodedSplit) for split in source.splits.values())
+    # Processes are worth their start for many files, not for arrays, which cost more to send than to scale.
+    sharers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    for image, pixels in decode_all(images(), max(0, source.count - start) if encoded else 0, shape, sharers):
+        split = ahead.popleft()
+        if isinstance(pixels, np.ndarray) and pixels.shape[2] != channels:
+            pixels = f"{pixels.shape[2]} channels where the encoder reads {channels}"
+        assert not isinstance(pixels, Oversized), "images are scaled to a shape"
+        yield split, image, pixels

@@ -1,0 +1,215 @@
+"""The images most like a query, by cosine similarity of embeddings."""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jinja2 import Environment, PackageLoader
+from PIL import Image
+
+from carl import files
+from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
+from carl.data.listing import Content, Progress, silent
+from carl.errors import UserError
+from carl.use.embed import embeddings_for
+from carl.use.embedding_files import EmbeddingFile
+from carl.use.encoder import Trained
+from carl.use.images import find_images
+
+THUMBNAIL = 96  # px: a sheet of 100 images stays below a megabyte
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """An image that was found."""
+
+    row: int  # of the file of embeddings
+    name: str
+    similarity: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A query and what is most like it, the most similar first."""
+
+    query: str
+    row: int | None  # of the query, where it is itself one of the images
+    neighbours: tuple[Neighbour, ...]
+
+
+def search(
+    trained: Trained,
+    images: str,
+    queries: Sequence[str],
+    count: int = 10,
+    split: str | None = None,
+    progress: Progress = silent,
+) -> tuple[EmbeddingFile, list[Answer]]:
+    """The `count` images of `images` nearest to each query, an image file or the name of one of the images.
+
+    `images` may be a file of embeddings that `carl embed` wrote; other images are embedded, and their embeddings
+    kept in the cache. A query that is one of the images is not its own answer.
+    """
+    if count < 1:
+        raise UserError(f"{count} neighbours cannot be shown; ask for at least 1")
+    index = embeddings_for(trained, images, split, progress)
+    names = index.names()
+    rows = {name: row for row, name in enumerate(names)}
+    own = [_row_of(query, rows, index) for query in queries]
+    vectors = _query_vectors(trained, index, queries, own)
+    found = _nearest(vectors, index, count + 1)
+    answers = []
+    for query, row, (similarity, places) in zip(queries, own, found, strict=True):
+        pairs = [(place, value) for place, value in zip(places, similarity, strict=True) if place != row]
+        neighbours = tuple(Neighbour(place, names[place], value) for place, value in pairs[:count])
+        answers.append(Answer(query, row, neighbours))
+    return index, answers
+
+
+def _row_of(query: str, rows: dict[str, int], index: EmbeddingFile) -> int | None:
+    """The row of a query that is one of the images, by its name or by its file."""
+    path = Path(query).expanduser().absolute()
+    names = [query, str(path)]
+    with suppress(ValueError):  # on Windows there is no way from one drive to another
+        names.append(os.path.relpath(path, index.about.base))
+    for name in names:
+        if name in rows:
+            return rows[name]
+    if not path.is_file():
+        example = next(iter(rows), "")
+        raise UserError(
+            f"query {query!r} is neither a file nor the name of one of the images; give an image file, or a name such "
+            f"as {example!r}"
+        )
+    return None
+
+
+def _query_vectors(
+    trained: Trained, index: EmbeddingFile, queries: Sequence[str], rows: Sequence[int | None]
+) -> np.ndarray:
+    """(Q, D): stored embeddings where a query is one of the images, else computed."""
+    stored = dict(_stored(index, {row for row in rows if row is not None}))
+    vectors = []
+    for query, row in zip(queries, rows, strict=True):
+        vectors.append(_embedded_file(trained, Path(query).expanduser()) if row is None else stored[row])
+    return np.stack(vectors)
+
+
+def _stored(index: EmbeddingFile, wanted: set[int]) -> Iterator[tuple[int, np.ndarray]]:
+    start = 0
+    for batch in index.batches() if wanted else ():
+        for row in wanted & set(range(start, start + len(batch))):
+            yield row, batch[row - start].copy()
+        start += len(batch)
+
+
+def _embedded_file(trained: Trained, path: Path) -> np.ndarray:
+    try:
+        with strict_decoding():
+            pixels = decode(path, trained.shape)
+    except DecodeError as error:
+        raise UserError(f"query {path} cannot be decoded ({error}); give another image") from None
+    if pixels.shape[2] != trained.data.channels:
+        raise UserError(f"query {path} has {pixels.shape[2]} channels, the encoder reads {trained.data.channels}")
+    features: np.ndarray = trained.represent(pixels[None]).features[0]
+    return features
+
+
+def _nearest(queries: np.ndarray, index: EmbeddingFile, count: int) -> list[tuple[list[float], list[int]]]:
+    """Similarities and rows of the `count` nearest to each query; the file is read once, in pieces."""
+    unit = _unit(queries)
+    best = np.empty((len(unit), 0), np.float32)
+    rows = np.empty((len(unit), 0), np.int64)
+    start = 0
+    for batch in index.batches():
+        similarity = unit @ _unit(batch).T
+        best = np.concatenate([best, similarity], axis=1)
+        places = np.broadcast_to(np.arange(start, start + len(batch)), similarity.shape)
+        rows = np.concatenate([rows, places], axis=1)
+        order = np.argsort(-best, axis=1, kind="stable")[:, :count]
+        best, rows = np.take_along_axis(best, order, 1), np.take_along_axis(rows, order, 1)
+        start += len(batch)
+    return [(values.tolist(), places.tolist()) for values, places in zip(best, rows, strict=True)]
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    unit: np.ndarray = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return unit
+
+
+def answer_lines(answers: Sequence[Answer]) -> list[str]:
+    """The answers for a terminal."""
+    lines = []
+    for answer in answers:
+        lines.append(answer.query)
+        lines += [f"  {n.similarity:6.3f}  {n.name}" for n in answer.neighbours]
+    return lines
+
+
+def write_sheet(trained: Trained, index: EmbeddingFile, answers: Sequence[Answer], title: str, output: Path) -> None:
+    """One self-contained page: a row a query, with small pictures."""
+    rows = {n.row for answer in answers for n in answer.neighbours} | {a.row for a in answers if a.row is not None}
+    with strict_decoding():
+        pictures = {row: picture(content) for row, content in _contents(index, rows, trained.config.data.root)}
+        shown = [
+            {
+                "query": answer.query,
+                "picture": picture(Path(answer.query).expanduser()) if answer.row is None else pictures[answer.row],
+                "neighbours": [(n.name, n.similarity, pictures[n.row]) for n in answer.neighbours],
+            }
+            for answer in answers
+        ]
+    environment = Environment(loader=PackageLoader("carl.use"), autoescape=True)
+    files.write_text(output, environment.get_template("search.html").render(title=title, answers=shown))
+
+
+def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
+    """What or where the images of these rows are, for files and for what is read from one end to the other."""
+    names = index.names()
+    paths = {row: path for row in rows if (path := index.file_of(names[row])) is not None and path.is_file()}
+    if paths:
+        gone = next((names[row] for row in rows if row not in paths), None)
+        if gone is not None:
+            raise UserError(f"{gone} is no longer there; embed the images again")
+        yield from paths.items()
+        return
+    row, last = 0, max(rows)
+    for _, image in find_images(index.about.source, index.about.split, root).read():
+        if image.name == names[row]:  # a bad image has no row
+            if row in rows:
+                yield row, image.content
+            row += 1
+            if row > last:
+                return
+    raise UserError(f"{index.about.source} no longer has the image {names[row]}; embed it again")
+
+
+def picture(content: Content) -> str:
+    """The image as a data address, at most THUMBNAIL px a side, or an empty one where it cannot be read."""
+    try:
+        pixels = _viewable(content)
+    except DecodeError:
+        return ""
+    colours = pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
+    image = Image.fromarray(np.ascontiguousarray(colours))
+    image.thumbnail((THUMBNAIL, THUMBNAIL))
+    buffer = io.BytesIO()
+    small = max(image.size) < 64  # JPEG would smear what few pixels there are
+    image.save(buffer, format="PNG" if small else "JPEG", quality=85)
+    kind = "png" if small else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _viewable(content: Content) -> np.ndarray:
+    """The pixels as they are, or the middle square of a large image."""
+    try:
+        return decode(content, None)
+    except OversizedError:
+        return decode(content, (2 * THUMBNAIL, 2 * THUMBNAIL))
