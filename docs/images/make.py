@@ -53,6 +53,8 @@ def photograph_run(running: Browser, file: Path, into: Path) -> None:
     for part in PARTS:
         if page.run(f"document.getElementById('{part}') !== null"):
             page.screenshot(into / f"report-{part}.png", f"#{part}", margin=20)
+            if part == "groups":  # its first two rows are the picture of the README
+                page.screenshot(into / "report-groups-top.png", "#groups", margin=20, height=717)
     if page.run("document.querySelector('[data-group]') !== null"):
         page.click("[data-group]")
         page.wait("document.querySelector('dialog canvas').dataset.zoom !== undefined")
