@@ -22,6 +22,10 @@ _FENCE = re.compile(r"^ *```(\S*)$")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _CODE_SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_TABLE_ROW = re.compile(r"^ *\|.*$", re.MULTILINE)
+_NEW_PARAGRAPH = re.compile(r"\n\s*\n|\n(?= *(?:[-*+]|\d+\.) )|^#+ .*$", re.MULTILINE)  # or a list item, or a heading
+_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,22 @@ def prose(page: Path) -> str:
         elif not inside:
             lines.append(line)
     return "\n".join(lines)
+
+
+def sentences(page: Path) -> list[str]:
+    """What a page says outside of code blocks, tables, headings and comments, cut at . ! ? : and ;"""
+    text = _TABLE_ROW.sub("", _COMMENT.sub("", prose(page)))
+    pieces = [piece for paragraph in _NEW_PARAGRAPH.split(text) for piece in _SENTENCE_END.split(paragraph)]
+    return [" ".join(piece.split()) for piece in pieces if piece.strip()]
+
+
+def recipe(target: str) -> Block:
+    """The commands of a target of the Makefile that call `carl`."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = re.search(rf"^{target}:.*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
+    assert found, f"the Makefile has no target {target!r}"
+    lines = [line.strip().replace("$(BIN)/", "") for line in found[1].splitlines()]
+    return Block("Makefile", 0, "sh", "".join(f"{line}\n" for line in lines if line.startswith("carl ")), None)
 
 
 def links(page: Path) -> list[str]:

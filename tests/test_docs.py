@@ -31,6 +31,8 @@ NOT_RUN = {
     ("scaling.md", "needs SLURM"),
 }
 STALE = "`python -m tests.documents` writes the tables anew"
+LONGEST_SENTENCE = 45  # words
+LONGEST_README = 130  # lines
 SMALLER = [  # a tiny encoder, one epoch of a few steps; what is said later on the command line wins
     "--backbone", "test_resnet", "--batch-size", "8", "--prototypes", "10", "--epochs", "1", "--image-size", "32",
     "--prior-epochs", "1", "--set", "train.accumulate=1", "--set", "probe.images=16", "--set", "probe.train_images=16",
@@ -235,7 +237,7 @@ def shortened_evaluation(target: str, rest: list[str]) -> list[str]:
     return [
         "eval",
         "RUN" if target == "runs/photos" else target,  # photos have no labels
-        *named(rest),
+        *named(["shapes" if word == "photos/" else word for word in rest]),
         *(["--epochs", "1"] if trains else []),
         *(["--fraction", "0.5"] if "semi" in rest else []),
         *(["--backbone", "test_resnet"] if target in ("random", "weights.pth") else []),
@@ -318,6 +320,24 @@ def test_the_commands_of_a_page_run(name: str, here: Path, carl: Run, seen: set[
         assert done.returncode == 0, f"{block.where}: {' '.join(words)}: {done.stderr}"
 
 
+def test_every_command_of_the_readme_runs_above():
+    """Those of make aside: `make demo` runs below, and `make test` is what runs this."""
+    shell = [b for b in documents.blocks(page_named("README.md")) if b.language == "sh"]
+    commands = [words for block in shell for words in documents.commands(block)]
+    assert {words[0] for words in commands} <= {"carl", "make", "."}
+    assert [words for words in commands if words[0] == "carl" and shortened(words[1:]) is None] == []
+
+
+def test_the_commands_of_make_demo_run(here: Path, carl: Run):
+    shutil.rmtree(here / "runs" / "demo")
+    commands = [words[1:] for words in documents.commands(documents.recipe("demo"))]
+    assert [words[0] for words in commands] == ["pretrain", "eval", "report"]
+    for arguments in commands:
+        done = carl(*named(arguments), *(SMALLER if arguments[0] == "pretrain" else []))
+        assert done.returncode == 0, done.stderr
+    assert (here / "runs" / "demo" / "report.html").is_file()
+
+
 # Python runs.
 
 
@@ -354,12 +374,11 @@ def test_every_change_to_the_python_blocks_is_still_needed():
     assert [old for old, _ in CHANGES if old not in code] == []
 
 
-def test_the_loop_of_the_readme_and_of_the_api_is_the_example():
+def test_the_loop_of_the_api_is_the_example():
     example = (ROOT / "examples" / "plain_pytorch.py").read_text(encoding="utf-8")
     lines = [line for line in example.splitlines()[2:] if "print" not in line]
-    for page in ("README.md", "api.md"):
-        code = [b.text for b in documents.blocks(page_named(page)) if b.language == "python" and "CARLLoss" in b.text]
-        assert [block.splitlines() for block in code] == [lines]
+    code = [b.text for b in documents.blocks(page_named("api.md")) if b.language == "python" and "CARLLoss" in b.text]
+    assert [block.splitlines() for block in code] == [lines]
 
 
 # Tables are those of the program.
@@ -458,6 +477,28 @@ def test_values_and_flags_that_the_text_names_exist():
 
 def field_names(field: Any) -> list[str]:
     return list(getattr(field.annotation, "model_fields", {}))
+
+
+# Words are easy to read.
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_sentence_of_a_page_is_long(name: str):
+    too_long = [s for s in documents.sentences(page_named(name)) if len(s.split()) > LONGEST_SENTENCE]
+    assert too_long == [], f"over {LONGEST_SENTENCE} words: make two sentences of each"
+
+
+def test_sentences_are_cut_at_stops_and_list_items_and_leave_out_what_is_not_prose(tmp_path: Path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A heading\n\nOne: two\nlines. Three?\n\n- four\n- five\n"
+        "<!-- not\nthis -->\n| nor | this. |\n\n```sh\nnor this\n```\n"
+    )
+    assert documents.sentences(page) == ["One:", "two lines.", "Three?", "- four", "- five"]
+
+
+def test_the_readme_is_short():
+    assert len(page_named("README.md").read_text(encoding="utf-8").splitlines()) <= LONGEST_README
 
 
 # Links lead somewhere.
