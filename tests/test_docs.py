@@ -443,8 +443,9 @@ def test_figures_of_the_reproduction_are_those_of_its_files():
     """No claim without its file: each line of a table, and each picture, stands in results/reproduction/ too."""
     results = ROOT / "results" / "reproduction" / "cpu"
     written = {line for file in results.glob("*.md") for line in file.read_text().splitlines()}
-    text = page_named("reproduction.md").read_text()
-    lines = [line for line in text.partition("## What was measured")[2].splitlines() if line.startswith("|")]
+    page = page_named("reproduction.md")
+    text = page.read_text()
+    lines = [line for line in documents.section(page, "## What was measured").splitlines() if line.startswith("|")]
     assert len(lines) >= 10
     assert [line for line in lines if line not in written] == []
     pictures = re.findall(r"\(images/reproduction-([\w-]+)\.png\)", text)

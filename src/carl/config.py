@@ -28,19 +28,20 @@ class Section(BaseModel):
 
 class DataConfig(Section):
     source: str = Field(
-        description="A name (shapes, cifar10 ...), a folder, a .parquet, .npy or .npz file, or shards: '{00..19}.tar'."
+        description="Images to train on: a name (shapes, cifar10 ...), a folder, a .parquet, .npy or .npz file, or "
+        "shards: '{00..19}.tar'."
     )
-    image_size: int | None = Field(None, ge=8, description="Side of the views in pixels; that of the images if unset.")
-    root: str | None = Field(None, description="Where downloaded data sets are; the cache folder if unset.")
+    image_size: int | None = Field(None, ge=8, description="Side of the views in pixels. Unset: that of the images.")
+    root: str | None = Field(None, description="Folder of downloaded data sets. Unset: the cache folder.")
     max_bad: int | None = Field(
-        None, ge=0, description="Undecodable files that may be left out; one in twenty if unset."
+        None, ge=0, description="Files that may be left out because they cannot be decoded. Unset: one in twenty."
     )
-    limit: int | None = Field(None, ge=1, description="Train on the first so many images only; all if unset.")
+    limit: int | None = Field(None, ge=1, description="Train on only this many images, the first ones. Unset: all.")
     held_out: int = Field(
         0,
         ge=0,
-        description="Keep so many training images, evenly spaced, from training and judge on them instead of the test "
-        "images: for choosing values. The rest is copied into memory.",
+        description="Keep this many training images, evenly spaced, out of training and judge on them instead of the "
+        "test images. For choosing values. The rest is copied into memory.",
     )
     road: Literal["auto", "packed", "photos", "stream"] = Field(
         "auto",
@@ -49,10 +50,10 @@ class DataConfig(Section):
         "shards as training goes; auto takes it for tar files, patterns and addresses.",
     )
     lanes: int | None = Field(
-        None, ge=1, description="Of a stream: parts read at the same time; must divide the batch. Unset is up to 64."
+        None, ge=1, description="For streams: parts read at the same time. Must divide the batch. Unset: up to 64."
     )
     buffer: int = Field(
-        4096, ge=1, description="Of a stream: images that wait in memory to be mixed, over all processes (ours)."
+        4096, ge=1, description="For streams: images that wait in memory to be mixed, over all processes (our value)."
     )
 
 
@@ -61,18 +62,20 @@ class ViewsConfig(Section):
 
     pipeline: str = Field("simclr", description="Named augmentation pipeline.")
     crop_min: float | None = Field(
-        None, gt=0, le=1, description="Smallest area of a crop, of the image's; of large views only."
+        None, gt=0, le=1, description="Smallest area of a crop, as a part of the image. Large views only."
     )
     jitter_strength: float | None = Field(
-        None, ge=0, description="Factor on the pipeline's colour jitter (the paper leaves the strength open)."
+        None, ge=0, description="Factor on the pipeline's colour jitter. The paper leaves the strength open."
     )
-    hue: float | None = Field(None, ge=0, le=0.5, description="Largest shift of the hue, in turns of the circle.")
+    hue: float | None = Field(
+        None, ge=0, le=0.5, description="Largest shift of the hue, in turns of the colour circle."
+    )
     grey: Probability | None = Field(None, description="Probability of a greyscale view.")
     blur: Probability | None = Field(None, description="Probability of Gaussian blur.")
     blur_sigma: tuple[float, float] | None = Field(
         None, description="Smallest and largest width of the blur, in pixels."
     )
-    blur_kernel: int | None = Field(None, ge=3, description="Side of the blur kernel, odd; 10% of the view if unset.")
+    blur_kernel: int | None = Field(None, ge=3, description="Side of the blur kernel, odd. Unset: 10% of the view.")
 
     @model_validator(mode="after")
     def _odd_kernel(self) -> ViewsConfig:
@@ -82,24 +85,26 @@ class ViewsConfig(Section):
 
 
 class ModelConfig(Section):
-    backbone: str = Field("resnet18", description="Any timm model by name; the paper's is resnet18.")
+    backbone: str = Field("resnet18", description="Name of a timm model. The paper's is resnet18.")
     stem: Literal["imagenet", "small"] = Field(
         "imagenet", description="`imagenet` fits the paper's numbers; `small` (3x3, stride 1, no max-pool) suits 32 px."
     )
-    init: str | None = Field(None, description="`timm` or a file of weights to start from; random if unset.")
-    hidden_dim: int = Field(512, ge=1, description="Neurons in a hidden layer of the head (paper, appendix A).")
+    init: str | None = Field(None, description="Weights to start from: `timm` or a file. Unset: random.")
+    hidden_dim: int = Field(512, ge=1, description="Neurons in each hidden layer of the head (paper, appendix A).")
     hidden_layers: int = Field(
-        1, ge=0, le=4, description="Hidden layers of the head; the paper can be read as one or two."
+        1, ge=0, le=4, description="Hidden layers of the head. The paper can be read as one or two."
     )
     output_dim: int = Field(128, ge=1, description="Size of the embedding z (paper, appendix A).")
-    tiny_maps: bool = Field(True, description="Faster exact convolutions on 1x1 and 2x2 maps (CPU only).")
+    tiny_maps: bool = Field(True, description="Faster, exact convolutions on 1x1 and 2x2 maps. CPU only.")
 
 
 class MethodOptions(Section):
     """What a method declares as its options; `name` is its key in METHODS."""
 
     name: str = "carl"
-    preset: str = Field("", description="The set of values that the rest started from; empty is the data's own.")
+    preset: str = Field(
+        "", description="The set of values that the rest started from. Empty: the default for the data."
+    )
 
 
 # Of ours. SGD's is what worked best in a few thousand steps of CARL at batch 256, AdamW's what its users begin with.
@@ -108,21 +113,23 @@ OWN_RATES: dict[str, dict[str, float]] = {"sgd": {"lr": 0.06}, "adamw": {"lr": 1
 
 class OptimConfig(Section):
     name: Literal["lars", "sgd", "adamw"] = "lars"
-    lr: float = Field(0.6, gt=0, description="Learning rate at its highest (paper, appendix A).")
+    lr: float = Field(0.6, gt=0, description="Highest learning rate (paper, appendix A).")
     lr_end: float = Field(0.0006, ge=0, description="Learning rate at the end (paper, appendix A).")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
-    warmup_epochs: float = Field(0.0, ge=0, description="Linear warm-up; the paper mentions none.")
-    weight_decay: float = Field(5e-4, ge=0, description="Paper, appendix A.")
+    warmup_epochs: float = Field(0.0, ge=0, description="Epochs of linear warm-up. The paper mentions none.")
+    weight_decay: float = Field(5e-4, ge=0, description="Weight decay (paper, appendix A).")
     exclude: Literal["1d", "none"] = Field(
         "1d",
-        description="What decay and LARS pass over: 1d, biases and norms, as is usual (open in the paper); or none, as "
-        "in the code of SwAV, MoCo and PCL.",
+        description="What weight decay and LARS skip: `1d` skips biases and norms, as is usual; `none` skips nothing, "
+        "as in the code of SwAV, MoCo and PCL. The paper leaves it open.",
     )
-    momentum: float = Field(0.9, ge=0, lt=1, description="Of SGD and LARS, beta1 of AdamW; 0.9 taken.")
-    beta2: float = Field(0.999, gt=0, lt=1, description="Of AdamW.")
-    trust_coefficient: float = Field(0.001, gt=0, description="LARS eta (You et al. 2017).")
-    clip: float = Field(0.0, ge=0, description="Largest norm of the gradient; 0 does not clip. ViTs like 1 to 3.")
-    scale_lr: bool = Field(False, description="Multiply the rate by batch size / 256 (Goyal et al. 2017).")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD and LARS, beta1 of AdamW. Not in the paper.")
+    beta2: float = Field(0.999, gt=0, lt=1, description="beta2 of AdamW.")
+    trust_coefficient: float = Field(0.001, gt=0, description="Eta of LARS (You et al. 2017).")
+    clip: float = Field(
+        0.0, ge=0, description="Norm at which gradients are clipped; 0 does not clip. ViTs like 1 to 3."
+    )
+    scale_lr: bool = Field(False, description="Multiply the learning rate by batch size / 256 (Goyal et al. 2017).")
 
     @model_validator(mode="before")
     @classmethod
@@ -133,33 +140,33 @@ class OptimConfig(Section):
 
 class TrainConfig(Section):
     epochs: int = Field(200, ge=1, le=10**9, description="Passes over the data (paper, appendix A).")
-    batch_size: int = Field(256, ge=2, description="Images a step, over all processes (paper, appendix A).")
+    batch_size: int = Field(256, ge=2, description="Images per step, over all processes (paper, appendix A).")
     accumulate: int = Field(
-        1, ge=1, description="Parts in which a batch goes through the encoder; the loss still sees all of it."
+        1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
     )
     seed: int = Field(0, ge=0, le=2**63 - 1)
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     sync_batch_norm: bool | None = Field(
-        None, description="Batch norm over the batch of all processes; unset does so on GPUs and not on CPUs."
+        None, description="Batch norm over the batch of all processes. Unset: on GPUs, not on CPUs."
     )
     compile: bool = False
     channels_last: bool = False
-    drop_last: bool = Field(True, description="Leave out the last, partial batch of an epoch.")
-    keep_epochs: tuple[int, ...] = Field((), description="Epochs whose encoders are kept in encoders/.")
-    checkpoint_steps: int = Field(0, ge=0, description="Also save every so many steps; 0 saves once an epoch.")
+    drop_last: bool = Field(True, description="Leave out the last batch of an epoch if it is not full.")
+    keep_epochs: tuple[int, ...] = Field((), description="Epochs after which the encoder is kept, in encoders/.")
+    checkpoint_steps: int = Field(0, ge=0, description="Also save every this many steps; 0 saves once per epoch.")
 
 
 class ProbeConfig(Section):
     """The look at the model while it trains."""
 
     every: int | None = Field(
-        None, ge=0, description="Epochs between two probes; 0 never probes; unset makes about twenty in a run."
+        None, ge=0, description="Epochs between two probes; 0 never probes. Unset: about twenty probes per run."
     )
-    images: int = Field(1000, ge=10, description="Images for prototype health, and test images of kNN.")
-    train_images: int = Field(2000, ge=10, description="Labelled training images that vote.")
-    neighbours: int = Field(20, ge=1, description="Neighbours that vote. Small data sets prefer fewer.")
-    temperature: float = Field(0.1, gt=0, description="Of the vote (Wu et al. 2018 use 0.07, lightly 0.1).")
+    images: int = Field(1000, ge=10, description="Images for prototype health, and test images for kNN.")
+    train_images: int = Field(2000, ge=10, description="Labelled training images that vote in kNN.")
+    neighbours: int = Field(20, ge=1, description="Neighbours that vote in kNN. Small data sets prefer fewer.")
+    temperature: float = Field(0.1, gt=0, description="Temperature of the vote (Wu et al. 2018 use 0.07, lightly 0.1).")
 
 
 class LogConfig(Section):

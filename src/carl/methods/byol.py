@@ -22,10 +22,10 @@ from carl.optim import cosine
 class ByolOptions(MethodOptions):
     name: Literal["byol"] = "byol"
     momentum: float = Field(
-        0.996, ge=0, le=1, description="Of the target at the start; it ends at 1 (BYOL, section 3.3)."
+        0.996, ge=0, le=1, description="Momentum of the target at the start. It ends at 1 (BYOL, section 3.3)."
     )
     final_norm: bool = Field(
-        False, description="Batch norm without affine parameters after the projection, as SimSiam; BYOL has none."
+        False, description="Batch norm without affine parameters after the projection, as in SimSiam. BYOL has none."
     )
 
 

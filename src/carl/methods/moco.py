@@ -21,14 +21,14 @@ QUEUE = 65_536  # its repository, --moco-k
 
 class MocoOptions(MethodOptions):
     name: Literal["moco"] = "moco"
-    temperature: float = Field(0.2, gt=0, description="MoCo v2's (--moco-t 0.2).")
-    momentum: float = Field(0.999, ge=0, le=1, description="Of the key encoder (--moco-m).")
+    temperature: float = Field(0.2, gt=0, description="Temperature, as in MoCo v2 (--moco-t 0.2).")
+    momentum: float = Field(0.999, ge=0, le=1, description="Momentum of the key encoder (--moco-m).")
     queue: int = Field(QUEUE, ge=1, description="Keys kept as negatives (--moco-k).")
     shuffle_groups: int = Field(
         8,
         ge=1,
-        description="Random groups of the batch in which keys are normalised: the authors' 8 GPUs in one process. "
-        "1 normalises the batch as a whole, as their code does on one GPU.",
+        description="Random groups of the batch in which keys are normalised, as on the authors' 8 GPUs. 1 normalises "
+        "the whole batch, as their code does on one GPU.",
     )
 
 

@@ -27,18 +27,20 @@ class PclOptions(MethodOptions):
     """Defaults are those of the authors' repository unless CARL's paper names others."""
 
     name: Literal["pcl"] = "pcl"
-    clusters: tuple[int, ...] = Field((250, 500, 1000), min_length=1, description="Sizes of the clusterings.")
-    temperature: float = Field(0.2, gt=0)
-    momentum: float = Field(0.999, ge=0, le=1, description="Of the key encoder.")
-    queue: int = Field(NEGATIVES, ge=1, description="Keys kept as negatives.")
-    negative_prototypes: int = Field(NEGATIVES, ge=1, description="Clusters drawn as negatives, where there are more.")
-    warmup_epochs: int | None = Field(
-        None, ge=0, description="Epochs with InfoNCE alone; unset is 20, or a tenth of a shorter run."
+    clusters: tuple[int, ...] = Field(
+        (250, 500, 1000), min_length=1, description="Number of clusters in each clustering."
     )
-    smoothing: float = Field(10.0, ge=0, description="alpha of Eq. 12.")
-    iterations: int = Field(20, ge=1, description="Of k-means.")
-    restarts: int = Field(5, ge=1, description="Of k-means; the best is kept.")
-    shuffle_groups: int = Field(8, ge=1, description="As MoCo's.")
+    temperature: float = Field(0.2, gt=0)
+    momentum: float = Field(0.999, ge=0, le=1, description="Momentum of the key encoder.")
+    queue: int = Field(NEGATIVES, ge=1, description="Keys kept as negatives.")
+    negative_prototypes: int = Field(NEGATIVES, ge=1, description="Clusters drawn as negatives, if there are more.")
+    warmup_epochs: int | None = Field(
+        None, ge=0, description="Epochs with InfoNCE alone. Unset: 20, or a tenth of a shorter run."
+    )
+    smoothing: float = Field(10.0, ge=0, description="Alpha of PCL's Eq. 12.")
+    iterations: int = Field(20, ge=1, description="Iterations of k-means.")
+    restarts: int = Field(5, ge=1, description="Starts of k-means. The best is kept.")
+    shuffle_groups: int = Field(8, ge=1, description="As for MoCo.")
 
 
 # As MoCo's, and clusters from the middle of the run on: before, there is nothing to cluster.

@@ -16,10 +16,13 @@ from carl.methods.losses import nt_xent
 
 class SimclrOptions(MethodOptions):
     name: Literal["simclr"] = "simclr"
-    temperature: float = Field(0.2, gt=0, description="0.2 in CARL's paper (appendix A); 0.5 in SimCLR's own.")
+    temperature: float = Field(
+        0.2, gt=0, description="Temperature: 0.2 in CARL's paper (appendix A), 0.5 in SimCLR's own."
+    )
     head_norm: bool = Field(
         False,
-        description="Batch norm after both layers of the projection head, as the authors' code has; CARL's paper none.",
+        description="Batch norm after both layers of the projection head, as in the authors' code. CARL's paper has "
+        "none.",
     )
     views_together: bool = Field(True, description="Both views in one forward pass, as in the authors' code.")
 

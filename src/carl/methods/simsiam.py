@@ -20,7 +20,7 @@ from carl.models.heads import ProjectionHead
 class SimsiamOptions(MethodOptions):
     name: Literal["simsiam"] = "simsiam"
     predictor_dim: int = Field(
-        32, ge=1, description="Hidden layer of the predictor: a quarter of its input, as theirs."
+        32, ge=1, description="Neurons in the predictor's hidden layer: a quarter of its input, as in SimSiam."
     )
 
 

@@ -36,13 +36,13 @@ class SwavOptions(MethodOptions):
     """Defaults are those of SwAV's paper, and of its script for batches of 256 where that is named."""
 
     name: Literal["swav"] = "swav"
-    prototypes: int = Field(100, ge=2, description="K, as for CARL (appendix A of its paper).")
-    temperature: float = Field(0.1, gt=0, description="Of the predicted assignments.")
-    epsilon: float = Field(0.05, gt=0, description="Softness of the codes, as in its scripts for batches of 256.")
-    iterations: int = Field(3, ge=1, description="Of Sinkhorn-Knopp.")
-    queue: int = Field(QUEUE, ge=0, description="Embeddings of each large view kept for the codes; 0: none.")
-    queue_epoch: int = Field(15, ge=0, description="Epoch at which the queue comes in (its script: 15).")
-    frozen_epochs: float = Field(1.0, ge=0, description="Epochs in which the prototypes do not move.")
+    prototypes: int = Field(100, ge=2, description="K, as for CARL (CARL's paper, appendix A).")
+    temperature: float = Field(0.1, gt=0, description="Temperature of the predicted assignments.")
+    epsilon: float = Field(0.05, gt=0, description="Softness of the codes, as in SwAV's scripts for batches of 256.")
+    iterations: int = Field(3, ge=1, description="Iterations of Sinkhorn-Knopp.")
+    queue: int = Field(QUEUE, ge=0, description="Embeddings of each large view kept for the codes; 0 keeps none.")
+    queue_epoch: int = Field(15, ge=0, description="Epoch from which the queue is used (SwAV's script: 15).")
+    frozen_epochs: float = Field(1.0, ge=0, description="Epochs at the start in which the prototypes do not move.")
 
 
 # Rate and decay of its repository for batches of 256; LARS. 0.6 down to 0.0006 is what CARL's paper uses too.
