@@ -21,7 +21,16 @@ PRESET_HELP = "Set of values for method and data.  [default: paper; of CARL robu
 MAX_BAD_HELP = "Files that cannot be decoded and may be left out.  [default: one in twenty]"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class InOrderOfUse(click.Group):
+    """Lists commands in the order in which they are defined below, not by the alphabet."""
+
+    group_class = type  # sub-groups too
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=InOrderOfUse, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="carl-ssl", prog_name="carl")
 def cli() -> None:
     """Learn image encoders from unlabelled images.
@@ -226,22 +235,6 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
 
 @cli.command()
 @click.argument("run", type=PATH)
-@click.option(
-    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
-    help="timm suits most; onnx runs without torch.",
-)  # fmt: skip
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="A folder for timm.  [default: in RUN/export]")
-@click.option("--normalise", is_flag=True, help="The graph (onnx, torch-export) takes images in [0, 1].")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
-    """Write the encoder of RUN for another program, check it there, and write a card with it."""
-    from carl.use.commands import export_encoder
-
-    _echo_lines(export_encoder(run, form, output, normalise, force))
-
-
-@cli.command()
-@click.argument("run", type=PATH)
 @click.argument("images")
 @click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
 @click.option("-k", "--count", type=int, default=10, show_default=True, metavar="N", help="Images for each query.")
@@ -294,30 +287,19 @@ def curate(
 
 
 @cli.command()
-@click.option("--speed/--no-speed", default=True, show_default=True, help="Measure a training step for some seconds.")
-def doctor(speed: bool) -> None:
-    """Say what machine and versions these are, how fast a step is, and what could be installed for more."""
-    from carl.use.commands import examine
+@click.argument("run", type=PATH)
+@click.option(
+    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
+    help="timm suits most; onnx runs without torch.",
+)  # fmt: skip
+@click.option("-o", "--output", type=PATH, metavar="FILE", help="A folder for timm.  [default: in RUN/export]")
+@click.option("--normalise", is_flag=True, help="The graph (onnx, torch-export) takes images in [0, 1].")
+@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
+    """Write the encoder of RUN for another program, check it there, and write a card with it."""
+    from carl.use.commands import export_encoder
 
-    for name, value in examine(speed):
-        click.echo(f"{name:<13} {value}")
-
-
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what makes SHELL complete commands and options.
-
-    \b
-    bash: echo 'eval "$(carl completion bash)"' >> ~/.bashrc
-    zsh:  echo 'eval "$(carl completion zsh)"' >> ~/.zshrc
-    fish: carl completion fish > ~/.config/fish/completions/carl.fish
-    """
-    from click.shell_completion import get_completion_class
-
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
+    _echo_lines(export_encoder(run, form, output, normalise, force))
 
 
 @cli.command()
@@ -429,6 +411,33 @@ def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_
         click.echo(note)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
     click.echo(f"ready: {counts}")
+
+
+@cli.command()
+@click.option("--speed/--no-speed", default=True, show_default=True, help="Measure a training step for some seconds.")
+def doctor(speed: bool) -> None:
+    """Say what machine and versions these are, how fast a step is, and what could be installed for more."""
+    from carl.use.commands import examine
+
+    for name, value in examine(speed):
+        click.echo(f"{name:<13} {value}")
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print what makes SHELL complete commands and options.
+
+    \b
+    bash: echo 'eval "$(carl completion bash)"' >> ~/.bashrc
+    zsh:  echo 'eval "$(carl completion zsh)"' >> ~/.zshrc
+    fish: carl completion fish > ~/.config/fish/completions/carl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
 
 
 def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
