@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from carl.cli import cli
 from tests.conftest import SMALL, Run
@@ -33,6 +34,17 @@ def test_help_imports_neither_torch_nor_numpy():
     code = "import sys; from carl.cli import cli; cli(['pretrain', '--help'], standalone_mode=False); "
     code += "assert not {'torch', 'numpy', 'pydantic'} & set(sys.modules), 'heavy import'"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_help_lists_commands_in_the_order_of_use_and_each_summary_fits_its_line():
+    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in shown] == list(cli.commands)
+    assert list(cli.commands)[:3] == ["pretrain", "eval", "report"]
+    inner = (
+        CliRunner().invoke(cli, ["data", "--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
+    )
+    assert [line.split()[0] for line in inner] == ["list", "info", "prepare"]
+    assert [line for line in [*shown, *inner] if line.endswith("...")] == []
 
 
 def test_every_option_tells_its_default_or_what_it_is_for():

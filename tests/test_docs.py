@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import shutil
@@ -519,6 +520,24 @@ def test_links_and_paths_of_a_page_lead_somewhere(name: str):
     for span in documents.code_spans(page):
         if re.fullmatch(r"(src|tests|docs|examples|results|benchmarks)/[a-z0-9_./-]+", span):
             assert (ROOT / span).exists(), span
+
+
+def test_the_tests_that_the_promises_name_exist():
+    """Every row of the last table of reliability.md names tests that are there."""
+    rows = documents.section(page_named("reliability.md"), "## The tests").splitlines()
+    named = 0
+    for row in rows:
+        file = None
+        for span in re.findall(r"`([^`]+)`", row.rpartition(" | ")[2]):
+            if span.endswith(".py"):
+                file = ROOT / (span if "/" in span else f"tests/reliability/{span}")
+                assert file.is_file(), span
+            elif span.startswith("test_"):
+                assert file is not None, row
+                found = re.findall(r"^def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+                assert fnmatch.filter(found, span), f"{file.name} has no test {span}"
+                named += 1
+    assert named > 50
 
 
 # The site builds, and needs no other.

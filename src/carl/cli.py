@@ -17,64 +17,100 @@ if TYPE_CHECKING:
     from carl.data import Dataset
 
 PATH = click.Path(path_type=Path)
-PRESET_HELP = "Set of values for method and data.  [default: paper; of CARL robust on data that are not the paper's]"
-MAX_BAD_HELP = "Files that cannot be decoded and may be left out.  [default: one in twenty]"
+PRESET_HELP = "Named set of values to start from.  [default: robust, or paper on the paper's data sets]"
+MAX_BAD_HELP = "Largest number of undecodable files to tolerate.  [default: one in twenty, at least 10]"
+SPLIT_HELP = "Only one split of a data set, such as train or test.  [default: all]"
+SIDE_HELP = (
+    "Side to which images are scaled, unless all have one size up to 256 px.  [default: their usual side, at most 96]"
+)
+DATA_ROOT_HELP = "Folder with the data sets known by name.  [default: the cache folder]"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+class InOrderOfUse(click.Group):
+    """Lists commands in the order in which they are defined below, not by the alphabet."""
+
+    group_class = type  # sub-groups too
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=InOrderOfUse, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="carl-ssl", prog_name="carl")
 def cli() -> None:
     """Learn image encoders from unlabelled images.
 
     \b
-    carl pretrain photos/        learn from a folder of images
-    carl pretrain shapes         try it on the built-in data
+    carl pretrain shapes         try it on built-in drawings
     carl eval runs/shapes-carl   measure what was learned
+    carl pretrain photos/        train on a folder of your own
     """
 
 
 @cli.command()
 @click.argument("data", required=False)
-@click.option("--method", metavar="NAME", help="How to learn.  [default: carl]")
+@click.option("--method", metavar="NAME", help="Training method, such as carl, simclr or byol.  [default: carl]")
 @click.option("--preset", metavar="NAME", help=PRESET_HELP)
-@click.option("--backbone", metavar="NAME", help="Any timm model.  [default: resnet18]")
+@click.option("--backbone", metavar="NAME", help="Encoder architecture: any timm model.  [default: resnet18]")
 @click.option(
     "--stem",
     type=click.Choice(["imagenet", "small"]),
-    help="`small` (3x3, no max-pool) is slower and better at 32 px.  [default: imagenet]",
+    help="First layers of a ResNet. `small` is slower and better on 32 px images.  [default: imagenet]",
 )
-@click.option("--init", metavar="FILE|timm", help="Start from pretrained weights: usually the best first thing to try.")
-@click.option("--image-size", type=int, metavar="PX", help="Side of the views.  [default: that of the images]")
-@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
-@click.option("--epochs", type=int, metavar="N", help="Passes over the data.  [default: 200; 8 on shapes]")
 @click.option(
-    "--batch-size", type=int, metavar="N", help="Images a step, over all processes.  [default: 256; 128 on shapes]"
+    "--init", metavar="FILE|timm", help="Start from pretrained weights. Measure whether that helps, with carl eval."
 )
-@click.option("--prototypes", type=int, metavar="K", help="About ten times the classes you expect.  [default: by data]")
+@click.option(
+    "--image-size",
+    type=int,
+    metavar="PX",
+    help="Side of the training views.  [default: the images' own side, at most 96 for photos]",
+)
+@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
+@click.option("--epochs", type=int, metavar="N", help="Passes over the data.  [default: 200, or 8 on shapes]")
+@click.option(
+    "--batch-size", type=int, metavar="N", help="Images per step, over all processes.  [default: 256, or 128 on shapes]"
+)
+@click.option(
+    "--prototypes",
+    type=int,
+    metavar="K",
+    help="Number of prototypes: about ten per class you expect.  [default: set by the preset]",
+)
 @click.option(
     "--prior-start",
     type=float,
     metavar="B",
-    help="Weight of the prior at the start; of the paper's loss keep it above 2.  [default: by preset]",
+    help="Weight of the prior at the start. The run warns if it is too low.  [default: set by the preset]",
 )
-@click.option("--prior-end", type=float, metavar="A", help="Weight of the prior after E epochs.  [default: by data]")
+@click.option(
+    "--prior-end", type=float, metavar="A", help="Weight of the prior after E epochs.  [default: set by the preset]"
+)
 @click.option(
     "--prior-epochs",
     type=int,
     metavar="E",
-    help="Epochs over which the weight falls.  [default: min(100, half of all)]",
-)
-@click.option("--seed", type=int, metavar="S", help="Same seed, same machine: same weights.  [default: 0]")
-@click.option(
-    "--out", type=click.Path(path_type=Path), metavar="RUN", help="Run directory.  [default: runs/DATA-METHOD]"
+    help="Epochs over which the weight falls from B to A.  [default: half of all, at most 100]",
 )
 @click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE.toml", help="Values from a file."
+    "--seed", type=int, metavar="S", help="The same seed gives the same weights on the same machine.  [default: 0]"
 )
 @click.option(
-    "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Any other value; may be repeated."
+    "--out", type=click.Path(path_type=Path), metavar="RUN", help="Run directory to make.  [default: runs/DATA-METHOD]"
 )
-@click.option("--resume", metavar="RUN|auto", help="Go on with a run; `auto`: go on if --out exists, else start.")
+@click.option(
+    "--config",
+    "config_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE.toml",
+    help="Read values from a TOML file.",
+)
+@click.option(
+    "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Set any other value. May be repeated."
+)
+@click.option(
+    "--resume", metavar="RUN|auto", help="Resume a run. `auto` resumes --out if it exists, and starts it otherwise."
+)
 def pretrain(
     data: str | None,
     method: str | None,
@@ -96,10 +132,12 @@ def pretrain(
     assignments: tuple[str, ...],
     resume: str | None,
 ) -> None:
-    """Learn an encoder from DATA: a name (shapes, cifar10 ...), a folder of images, or a .parquet, .npy or .npz file.
+    """Train an encoder on unlabelled images.
 
-    More than a disk holds: .tar or .parquet shards, as 'shards/{000..019}.tar', also at an address (docs/scaling.md).
-    The run directory then holds encoder.safetensors, metrics.jsonl, report.html and all that resume needs.
+    DATA is a folder of images, a .parquet, .npy or .npz file, or a name that `carl data list` shows. Images that do
+    not fit on one disk may be .tar or .parquet shards, here or at an address: 'shards/{000..019}.tar'.
+
+    The run directory will hold encoder.safetensors, report.html, metrics.jsonl and all that is needed to resume.
     """
     from carl.config import merge, parse_assignments, read_toml
 
@@ -130,25 +168,51 @@ def pretrain(
 @click.option(
     "--protocol", type=click.Choice(["knn", "linear", "linear-cached", "finetune", "semi", "transfer", "cluster"]),
     default="knn", show_default=True,
-    help="What to measure. knn and linear-cached take seconds; linear (the paper's) and finetune train for long.",
+    help="What to measure. knn and linear-cached take seconds; linear (the paper's) and finetune take much longer.",
 )  # fmt: skip
-@click.option("--data", metavar="DATA", help="Other data than the run's; a file or `random` has none of its own.")
-@click.option("--fraction", type=float, metavar="F", help="Part of the labels for semi.  [default: 0.01, then 0.1]")
-@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
-@click.option("--epochs", type=int, metavar="N", help="Shorter than the protocol's.  [default: linear 100, others 50]")
-@click.option("--rates", metavar="R,R...", help="Of linear; of several the best on a part of train.  [default: 30]")
+@click.option(
+    "--data",
+    metavar="DATA",
+    help="Images to evaluate on; required for a FILE and for `random`.  [default: the run's own]",
+)
+@click.option(
+    "--fraction", type=float, metavar="F", help="Fraction of the labels that semi uses.  [default: 0.01, then 0.1]"
+)
+@click.option(
+    "--seeds",
+    type=int,
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Repeat with N seeds, and show mean and deviation.",
+)
+@click.option(
+    "--epochs",
+    type=int,
+    metavar="N",
+    help="Epochs for protocols that train.  [default: 100 for linear, 50 for the others]",
+)
+@click.option(
+    "--rates",
+    metavar="R,R...",
+    help="Learning rates to try for the linear classifier; the best on held-out training images wins.  [default: 30]",
+)
 @click.option(
     "--centre",
     type=float,
     metavar="F",
-    help="Part of each side that is seen.  [default: 0.875 for linear, linear-cached, transfer; 1]",
+    help="Use the central fraction F of each side.  [default: 0.875 for linear, linear-cached and transfer, else 1]",
 )
-@click.option("--backbone", metavar="NAME", help="Of a file or of `random`.  [default: resnet18]")
-@click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
+@click.option("--backbone", metavar="NAME", help="Architecture of a FILE or of `random`.  [default: resnet18]")
+@click.option("--out", type=PATH, metavar="DIR", help="Folder for the results.  [default: RUN/results, or results]")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="As of pretrain: data.image_size=64."
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Same as for carl pretrain, for example data.image_size=64.",
 )
-@click.option("--force", is_flag=True, help="Measure again although the result is there.")
+@click.option("--force", is_flag=True, help="Measure again even if there is a result.")
 def evaluate(
     target: str,
     protocol: str,
@@ -163,9 +227,10 @@ def evaluate(
     assignments: tuple[str, ...],
     force: bool,
 ) -> None:
-    """Measure what an encoder learned: that of RUN, of a FILE of weights (with --data and --backbone), or a random one.
+    """Measure how good an encoder is.
 
-    The result is a JSON file; asked again, it is shown from there.
+    Give a run directory, a FILE of weights (with --data and --backbone), or `random` for random weights. The result is
+    kept as a JSON file. Asked again, the command shows that file.
     """
     from carl.config import parse_assignments
     from carl.evaluation.commands import evaluate_and_show
@@ -190,14 +255,17 @@ def evaluate(
 @click.argument("runs", type=PATH, metavar="RUN...", nargs=-1, required=True)
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE",
-    help="Where to.  [default: RUN/report.html; comparison.html here for several runs]",
+    help="Page to write.  [default: RUN/report.html, or comparison.html for several runs]",
 )  # fmt: skip
 @click.option(
     "--map", "projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca", show_default=True,
-    help="How the images are laid out: pca at once; tsne and umap show groups better and take minutes.",
+    help="Layout of the map of images. pca is instant; tsne and umap show groups better and take minutes.",
 )  # fmt: skip
 def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None:
-    """Write the report of RUN, one self-contained page; with several, a page that compares them."""
+    """Write the report of a run, or a page that compares several.
+
+    Each is one HTML file that needs nothing else. A run writes its own report when it ends.
+    """
     from carl.reporting.pages import write_comparison, write_report
 
     one = len(runs) == 1
@@ -209,15 +277,17 @@ def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None
 @click.argument("images")
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", default="embeddings.parquet", show_default=True,
-    help="Ends in .parquet, .npy or .csv.",
+    help="File to write: .parquet, .npy or .csv.",
 )  # fmt: skip
-@click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def embed(run: Path, images: str, output: Path, split: str | None, force: bool) -> None:
-    """Write a row for each of IMAGES: its path, its embedding by the encoder of RUN, and its prototype.
+    """Write the embedding of every image to a file.
 
-    IMAGES is a folder, an image, a .parquet, .npy or .npz file, or a name. Memory stays the same for any number of
-    images; stopped, the same command goes on. Files that cannot be decoded have no row and are listed.
+    IMAGES is a folder, an image, a .parquet, .npy or .npz file, or the name of a data set. Each image gets one row: its
+    path, its embedding and the prototype it chose. Files that cannot be decoded get no row and are listed.
+
+    Memory use does not grow with the number of images. If it is interrupted, the same command resumes.
     """
     from carl.use.commands import embed_images
 
@@ -226,31 +296,18 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
 
 @cli.command()
 @click.argument("run", type=PATH)
-@click.option(
-    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
-    help="timm suits most; onnx runs without torch.",
-)  # fmt: skip
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="A folder for timm.  [default: in RUN/export]")
-@click.option("--normalise", is_flag=True, help="The graph (onnx, torch-export) takes images in [0, 1].")
-@click.option("--force", is_flag=True, help="Replace FILE if it is there.")
-def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
-    """Write the encoder of RUN for another program, check it there, and write a card with it."""
-    from carl.use.commands import export_encoder
-
-    _echo_lines(export_encoder(run, form, output, normalise, force))
-
-
-@cli.command()
-@click.argument("run", type=PATH)
 @click.argument("images")
 @click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
-@click.option("-k", "--count", type=int, default=10, show_default=True, metavar="N", help="Images for each query.")
-@click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
-@click.option("-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="The sheet.")
+@click.option("-k", "--count", type=int, default=10, show_default=True, metavar="N", help="Images to find per query.")
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="Page to write."
+)
 def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: str | None, output: Path) -> None:
-    """Find those of IMAGES that the encoder of RUN takes for most like each QUERY, an image file.
+    """Find the images that are most like a query image.
 
-    IMAGES may be what `carl embed` wrote; else embeddings are made once and kept in the cache.
+    QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file that `carl embed` wrote; otherwise
+    the embeddings are computed once and cached.
     """
     from carl.use.commands import search_images
 
@@ -260,22 +317,22 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 @cli.command()
 @click.argument("run", type=PATH)
 @click.argument("images")
-@click.option("--keep", type=int, required=True, metavar="N", help="Images to keep.")
+@click.option("--keep", type=int, required=True, metavar="N", help="Number of images to keep.")
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", default="curated.txt", show_default=True,
-    help="Paths of what is kept; a .csv tells of every image why.",
+    help="List of the images kept. A .csv lists every image with the reason.",
 )  # fmt: skip
-@click.option("--links", type=PATH, metavar="FOLDER", help="Also link the kept images into a new folder.")
+@click.option("--links", type=PATH, metavar="FOLDER", help="Also link the images kept into this new folder.")
 @click.option(
     "--duplicate", type=float, default=0.99, show_default=True, metavar="S",
-    help="Similarity above which two images count as one. Lower it to leave out more.",
+    help="Similarity above which an image is a near-duplicate. Lower it to leave out more.",
 )  # fmt: skip
 @click.option(
     "--outliers", type=float, default=0.01, show_default=True, metavar="P",
-    help="Part of the images, the least typical, to leave out.",
+    help="Fraction of the images to leave out as the least typical.",
 )  # fmt: skip
-@click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Of the clustering.")
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the clustering.")
 def curate(
     run: Path,
     images: str,
@@ -287,47 +344,57 @@ def curate(
     split: str | None,
     seed: int,
 ) -> None:
-    """Choose a varied subset of IMAGES: all prototypes covered, near-duplicates and outliers left out."""
+    """Choose a varied subset of images.
+
+    All kinds of image are covered, rare ones too; near-duplicates and outliers are left out. IMAGES may also be a file
+    that `carl embed` wrote.
+    """
     from carl.use.commands import curate_images
 
     _echo_lines(curate_images(run, images, keep, output, links, duplicate, outliers, split, seed))
 
 
 @cli.command()
-@click.option("--speed/--no-speed", default=True, show_default=True, help="Measure a training step for some seconds.")
-def doctor(speed: bool) -> None:
-    """Say what machine and versions these are, how fast a step is, and what could be installed for more."""
-    from carl.use.commands import examine
+@click.argument("run", type=PATH)
+@click.option(
+    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
+    help="Format to write. timm suits most uses; onnx runs without torch.",
+)  # fmt: skip
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", help="File to write, a folder for timm.  [default: in RUN/export]"
+)
+@click.option("--normalise", is_flag=True, help="Let the graph (onnx, torch-export) normalise images in [0, 1] itself.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
+    """Save an encoder for use in another program.
 
-    for name, value in examine(speed):
-        click.echo(f"{name:<13} {value}")
-
-
-@cli.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(shell: str) -> None:
-    """Print what makes SHELL complete commands and options.
-
-    \b
-    bash: echo 'eval "$(carl completion bash)"' >> ~/.bashrc
-    zsh:  echo 'eval "$(carl completion zsh)"' >> ~/.zshrc
-    fish: carl completion fish > ~/.config/fish/completions/carl.fish
+    The export is loaded again and its features are compared with those of RUN. A model card is written with it.
     """
-    from click.shell_completion import get_completion_class
+    from carl.use.commands import export_encoder
 
-    kind = get_completion_class(shell)
-    assert kind is not None
-    click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
+    _echo_lines(export_encoder(run, form, output, normalise, force))
 
 
 @cli.command()
 @click.argument("data")
-@click.option("--methods", metavar="A,B,...", help="Which methods.  [default: all]")
-@click.option("--epochs", type=int, metavar="N", help="Passes over the data, the same for all.  [default: by data]")
-@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs of each method.")
-@click.option("--out", type=PATH, metavar="DIR", help="Where the runs and the table go.  [default: runs/compare-DATA]")
-@click.option("--config", "config_file", type=PATH, metavar="FILE.toml", help="Values from a file, for all methods.")
-@click.option("--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="Any other value, for all.")
+@click.option("--methods", metavar="A,B,...", help="Methods to compare.  [default: all]")
+@click.option(
+    "--epochs", type=int, metavar="N", help="Passes over the data, for all methods.  [default: 200, or 8 on shapes]"
+)
+@click.option(
+    "--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs per method, one for each seed."
+)
+@click.option("--out", type=PATH, metavar="DIR", help="Folder for runs and table.  [default: runs/compare-DATA]")
+@click.option(
+    "--config", "config_file", type=PATH, metavar="FILE.toml", help="Read values for all methods from a TOML file."
+)
+@click.option(
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Set any other value for all methods. May be repeated.",
+)
 def compare(
     data: str,
     methods: str | None,
@@ -337,9 +404,10 @@ def compare(
     config_file: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
-    """Train methods on DATA under equal conditions and print one table: accuracy, images/s, memory.
+    """Train several methods on the same data and compare them.
 
-    Stopped, the same command goes on; finished runs are not trained again.
+    All methods use the same encoder, batch size and epochs. The table shows accuracy, images per second and memory. If
+    it is interrupted, the same command resumes; finished runs are not trained again.
     """
     from carl.config import merge, parse_assignments, read_toml
 
@@ -356,15 +424,17 @@ def compare(
 @click.argument("experiment")
 @click.option(
     "--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu", show_default=True,
-    help="smoke: minutes, on shapes; cpu: hours, real CIFAR; paper: the paper's own settings.",
+    help="smoke takes minutes, on shapes; cpu takes hours, on real CIFAR; paper uses the paper's own settings.",
 )  # fmt: skip
-@click.option("--data-root", type=PATH, metavar="DIR", help="Where data sets are.  [default: the cache folder]")
-@click.option("--out", type=PATH, metavar="DIR", help="Where tables and runs go.  [default: results/reproduction]")
-@click.option("--shard", metavar="I/N", help="Only every N-th run from the I-th on, for many machines.")
-@click.option("--dry-run", is_flag=True, help="Print every run with all its values, and stop.")
-@click.option("--status", is_flag=True, help="Say what is done, and stop.")
+@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
+@click.option("--out", type=PATH, metavar="DIR", help="Folder for tables and runs.  [default: results/reproduction]")
+@click.option("--shard", metavar="I/N", help="Do every N-th run from the I-th on, to share the work among machines.")
+@click.option("--dry-run", is_flag=True, help="Print every run with all its values, then stop.")
+@click.option("--status", is_flag=True, help="Show what is finished, then stop.")
 @click.option("--yes", is_flag=True, help="Start even if it takes more than a day.")
-@click.option("--own-runs", is_flag=True, help="Of table 2: 100 epochs trained anew, not half-way of 200.")
+@click.option(
+    "--own-runs", is_flag=True, help="Train the 100-epoch runs of table 2 on their own, not half-way through 200."
+)
 def reproduce(
     experiment: str,
     scale: str,
@@ -376,9 +446,10 @@ def reproduce(
     yes: bool,
     own_runs: bool,
 ) -> None:
-    """Repeat an EXPERIMENT of the paper: linear, transfer, prior, prototypes, batch-size, claims, or all.
+    """Repeat an experiment of the paper.
 
-    Writes tables and figures that show the paper's numbers and ours. Stopped, the same command goes on.
+    EXPERIMENT is linear, transfer, prior, prototypes, batch-size, claims or all. Tables and figures show our numbers
+    beside the paper's. If it is interrupted, the same command resumes.
     """
     from carl.reproduction.reproduce import reproduce as run_reproduction
 
@@ -387,12 +458,12 @@ def reproduce(
 
 @cli.group()
 def data() -> None:
-    """Look at data sets and prepare them."""
+    """Look at data sets, and prepare them for training."""
 
 
 @data.command("list")
 def data_list() -> None:
-    """Name the data sets that are known by name, and the kinds of files that open."""
+    """List the known data sets and the kinds of files that open."""
     from carl.data.describe import list_sources
 
     _echo_rows(list_sources())
@@ -400,14 +471,17 @@ def data_list() -> None:
 
 @data.command("info")
 @click.argument("source")
-@click.option("--image-size", type=int, metavar="PX", help="Side to which images of varied size are brought.")
+@click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
 @click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
-@click.option("--data-root", type=PATH, metavar="DIR", help="Where a data set known by name is.  [default: the cache]")
-@click.option("--sheet", type=PATH, metavar="FILE", help="Where the contact sheet goes.  [default: SOURCE-sheet.png]")
+@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
+@click.option("--sheet", type=PATH, metavar="FILE", help="Contact sheet to write.  [default: SOURCE-sheet.png]")
 def data_info(
     source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None
 ) -> None:
-    """Count SOURCE, name its classes and statistics, and draw a contact sheet."""
+    """Show what a data set holds, and draw a contact sheet.
+
+    Counts the images of SOURCE and shows its classes, its statistics and what was left out.
+    """
     from carl.data.describe import contact_sheet, describe
 
     dataset = _opened(source, image_size, max_bad, data_root)
@@ -419,16 +493,46 @@ def data_info(
 
 @data.command("prepare")
 @click.argument("source")
-@click.option("--image-size", type=int, metavar="PX", help="Side to which images of varied size are brought.")
+@click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
 @click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
-@click.option("--data-root", type=PATH, metavar="DIR", help="Where a data set known by name is.  [default: the cache]")
+@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
 def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_root: Path | None) -> None:
-    """Decode and pack SOURCE into the cache, so that later starts are instant."""
+    """Decode a data set into the cache, so that runs start at once."""
     dataset = _opened(source, image_size, max_bad, data_root)
     for note in dataset.notes:
         click.echo(note)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
     click.echo(f"ready: {counts}")
+
+
+@cli.command()
+@click.option("--speed/--no-speed", default=True, help="Time training steps for a few seconds.  [default: --speed]")
+def doctor(speed: bool) -> None:
+    """Check this installation: versions, devices, speed, extras.
+
+    Also says what else could be installed, and how.
+    """
+    from carl.use.commands import examine
+
+    for name, value in examine(speed):
+        click.echo(f"{name:<13} {value}")
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that lets your shell complete commands.
+
+    \b
+    bash: echo 'eval "$(carl completion bash)"' >> ~/.bashrc
+    zsh:  echo 'eval "$(carl completion zsh)"' >> ~/.zshrc
+    fish: carl completion fish > ~/.config/fish/completions/carl.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
 
 
 def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
@@ -453,7 +557,7 @@ def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def main() -> None:
-    """Entry point: errors of the user are one line and exit code 2."""
+    """Entry point: a mistake of the user's is one line and exit code 2."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
     try:
@@ -486,7 +590,7 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    """One line on standard error; of many processes the first that fails speaks, since the others fail by it."""
+    """One line on standard error. Of many processes only the first to fail speaks: the others fail because of it."""
     if not _one_of_many() or _fails_first():
         line = " ".join(message.split())
         shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)  # no codes for the terminal
@@ -494,7 +598,7 @@ def _complain(message: str) -> None:
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """NumPy's and Python's own, CUDA's and MPS's, and what torch says on a CPU."""
+    """Whether this is any library's way of saying so: Python's, NumPy's, CUDA's, MPS's, or torch's on a CPU."""
     said = str(error)
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)
@@ -513,12 +617,12 @@ def _fails_first() -> bool:
 
 
 def _is_echo(error: Exception) -> bool:
-    """Whether an error has nothing to say, because another process failed before; a lost one is told in a line."""
+    """Whether the error only says that another process failed before; a process that was lost is reported here."""
     from carl.distributed import means_lost_peer
 
     if not _fails_first():
         return True
     lost = means_lost_peer(error)
     if lost:
-        print("carl: another process of this run was lost; started again, the run goes on", file=sys.stderr)
+        print("carl: another process of this run was lost; start it again to resume", file=sys.stderr)
     return lost

@@ -119,6 +119,14 @@ def test_a_metric_that_is_not_finite_is_left_out(tmp_path: Path):
     assert [x for x, _ in charts["loss"]["series"][0]["points"]] == [1, 2, 3, 4]
 
 
+def test_what_a_prototype_is_stands_once_on_the_page_of_a_method_that_has_them(tmp_path: Path):
+    explained = "A prototype is a group that"
+    assert write_report(make_run(tmp_path / "carl", make_gallery())).read_text().count(explained) == 1
+    assert write_report(make_run(tmp_path / "stopped", None, finished=False)).read_text().count(explained) == 1
+    other = make_run(tmp_path / "simclr", make_gallery(grouping="k-means"), "simclr")
+    assert write_report(other).read_text().count(explained) == 0
+
+
 def test_evaluations_are_told_with_their_protocol_and_linear_comes_first(tmp_path: Path):
     run = make_run(tmp_path / "run", None)
     add_result(run, "knn", "knn", {"20": 50.0}, {"20": 30.0})

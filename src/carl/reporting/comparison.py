@@ -67,20 +67,20 @@ def conclusion(rows: Sequence[Row], shared: str) -> str:
     scored = [row for row in rows if row.score is not None]
     if len(scored) < len(rows) or not shared:
         return (
-            "The runs have no score in common; evaluate each by the same protocol on the same images: "
+            "The runs have no score in common. Evaluate each with the same protocol on the same images: "
             "carl eval RUN --data DATA"
         )
     first, second = scored[0], scored[1]
     assert first.score is not None
     assert second.score is not None
     gain = first.score.gain
-    over = "" if gain is None else f", {gain:+.1f} points over its random weights"
+    over = "" if gain is None else f", {gain:+.1f} points over random weights"
     ahead = first.score.value - second.score.value
     if ahead < 0.05:
         return f"{first.run.name} and {second.run.name} are level at {first.score.value:.1f}% ({shared}){over}."
     return (
         f"{first.run.name} learned most: {first.score.value:.1f}% ({shared}){over}, "
-        f"and {ahead:.1f} ahead of {second.run.name}."
+        f"and {ahead:.1f} points ahead of {second.run.name}."
     )
 
 

@@ -86,7 +86,9 @@ def read_run(path: Path, name: str) -> Run:
         raise UserError(f"{path} is not a run directory (it has no config.toml); give what `carl pretrain` made")
     config, environment = read_toml(path / "config.toml"), _read_environment(path / "environment.json")
     if not all(isinstance(section, dict) for section in config.values()):
-        raise UserError(f"{path / 'config.toml'} is not of a run, it holds values outside of sections; restore it")
+        raise UserError(
+            f"{path / 'config.toml'} is not the file of a run: it holds values outside of sections; restore it"
+        )
     if environment.get("format", RUN_FORMAT) != RUN_FORMAT:
         raise UserError(
             f"{path} has format {environment['format']!r} and this version of carl reads format {RUN_FORMAT}; use the "

@@ -63,13 +63,14 @@ def _figures(run: Run, last: dict[str, Any]) -> str:
     parts = []
     if "used" in last and "prototypes" in last:
         parts.append(
-            f"{last['used']:.0f} of {last['prototypes']:.0f} prototypes in use, {last.get('dead', 0):.0f} dead, "
-            f"{last.get('duplicates', 0):.0f} near-duplicates; two views of an image agree for "
-            f"{100 * last.get('agreement', 0):.0f}% of the images."
+            f"{last['used']:.0f} of {last['prototypes']:.0f} prototypes are in use, {last.get('dead', 0):.0f} are dead "
+            f"and {last.get('duplicates', 0):.0f} are near-duplicates. Two random views of an image choose the same "
+            f"prototype for {100 * last.get('agreement', 0):.0f}% of the images."
         )
     if is_number(last.get("rank_me")):
         dimensions = run.gallery["embeddings"].shape[1] if run.gallery else None
-        parts.append(f"RankMe {last['rank_me']:.0f}" + (f" of {dimensions} dimensions." if dimensions else "."))
+        of_all = f" of {dimensions}" if dimensions else ""
+        parts.append(f"The features use about {last['rank_me']:.0f}{of_all} dimensions (RankMe).")
     if not last:
         parts.append("The run was not probed, so there are no figures to judge it by.")
     return " ".join(parts)
@@ -78,9 +79,11 @@ def _figures(run: Run, last: dict[str, Any]) -> str:
 def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
     steps = [Step(str(text)) for text in last.get("warnings", ())]
     if not run.finished:
-        steps.append(Step("Go on where it stopped:", f"carl pretrain --resume {run.quoted}"))
+        steps.append(Step("Resume it where it stopped:", f"carl pretrain --resume {run.quoted}"))
     elif last.get("verdict") == "too early to judge":
-        steps.append(Step("Assignments are still nearly flat: train for more epochs before judging."))
+        steps.append(
+            Step("The model has hardly begun to tell images apart. Train for more epochs before you judge it.")
+        )
     best = headline(run, beside_random=True)
     if run.finished and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
         better = "no better" if best.gain > -NOTHING_LEARNED else "worse"
@@ -92,10 +95,10 @@ def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
         )
     rise, epochs = _late_rise(run), run.value("train", "epochs", 1)
     if run.finished and rise is not None and rise >= STILL_RISING and is_number(epochs):
-        advice = f"kNN rose by {rise:.1f} points over the last quarter of the run: train longer,"
+        advice = f"The kNN accuracy still rose by {rise:.1f} points in the last quarter of the run. Train longer:"
         steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {2 * int(epochs)}"))
     if run.finished and "knn" in last and not any(m.protocol != "probe" and m.comparable for m in measures(run)):
-        steps.append(Step("Measure it on all the data, beside random weights:", f"carl eval {run.quoted}"))
+        steps.append(Step("Measure it on all the data, and compare it with random weights:", f"carl eval {run.quoted}"))
     return steps
 
 
@@ -118,11 +121,17 @@ def tiles(run: Run) -> list[Tile]:
     if "used" in last and "prototypes" in last:
         shown.append(Tile("prototypes in use", f"{last['used']:.0f} of {last['prototypes']:.0f}", _entropy_note(last)))
         if is_number(last.get("agreement")):
-            shown.append(Tile("two views agree", f"{100 * last['agreement']:.0f}%", "of the images choose alike twice"))
+            shown.append(
+                Tile(
+                    "two views agree",
+                    f"{100 * last['agreement']:.0f}%",
+                    "of the images choose the same prototype both times",
+                )
+            )
     if is_number(last.get("rank_me")):
         before = probes[0]["rank_me"] if probes[0].get("epoch") == 0 and is_number(probes[0].get("rank_me")) else None
-        note = "effective dimensions" + ("" if before is None else f"; {before:.0f} before training")
-        shown.append(Tile("RankMe", f"{last['rank_me']:.0f}", note))
+        note = "RankMe of the features" + ("" if before is None else f"; {before:.0f} before training")
+        shown.append(Tile("dimensions in use", f"{last['rank_me']:.0f}", note))
     seconds, measured = training_seconds(run)
     if seconds:
         note = f"{_epochs(f'{run.epochs_done:.3g}')} on {run.environment.get('device', 'an unknown device')}"
@@ -131,7 +140,7 @@ def tiles(run: Run) -> list[Tile]:
     if speeds:
         threads = run.environment.get("threads")
         where = run.environment.get("cuda") or (f"{threads} threads" if threads and threads != 1 else "one thread")
-        shown.append(Tile("images a second", f"{statistics.median(speeds):,.0f}", f"median, {where}"))
+        shown.append(Tile("images per second", f"{statistics.median(speeds):,.0f}", f"median, {where}"))
     return shown
 
 
@@ -147,7 +156,7 @@ def _gain_note(run: Run, best: Measure) -> str:
 def _entropy_note(last: dict[str, Any]) -> str:
     if not is_number(last.get("largest")):
         return ""
-    return f"the fullest holds {100 * last['largest']:.0f}% of the views"
+    return f"the largest holds {100 * last['largest']:.0f}% of the views"
 
 
 def training_seconds(run: Run) -> tuple[float, bool]:
@@ -206,7 +215,7 @@ def _probed(run: Run) -> list[Measure]:
             protocol="probe",
             title="kNN probe, online",
             name=f"k = {k}",
-            how=f"online: {values.get('train_images', '?')} training images vote, on a sample of the test images",
+            how=f"online: {values.get('train_images', '?')} training images vote on a sample of the test images",
             data=own_data(run),
             value=probes[-1]["knn"],
             random=probes[0]["knn"] if untrained else None,

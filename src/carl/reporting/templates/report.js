@@ -168,7 +168,7 @@ function followPointer(svg, chart, x, end) {
 function drawCurves(host) {
   if (!data.charts.length) return host.append(element("p", { class: "note" }, "Nothing was logged yet."));
   if (data.runs.length > 1) host.append(element("div", { class: "key" }, ...data.runs.map((name, place) => element("span", {}, element("span", { class: `dot run${place % 8}` }), name))));
-  else if (data.charts.some((chart) => chart.series.length > 1)) host.append(element("p", { class: "lead" }, "Over the epochs. The pale line is the mean over training batches, the strong one with dots the probe on a fixed sample."));
+  else if (data.charts.some((chart) => chart.series.length > 1)) host.append(element("p", { class: "lead" }, "Each curve runs over the epochs. The pale line is the mean over training batches. The strong line with dots is the probe: it is measured on a fixed sample of images."));
   for (const name of new Set(data.charts.map((chart) => chart.group))) {
     const shown = element("div", { class: "charts" }, ...data.charts.filter((chart) => chart.group === name).map(chartFigure));
     if (name === "More figures") host.append(element("details", {}, element("summary", {}, name), shown));
@@ -479,10 +479,10 @@ function imageView(gallery, i, go) {
       element("p", {}, groupOf(gallery, gallery.group[i]) ? element("button", { type: "button", onclick: () => openGroup(gallery.group[i]) }, `${groupWord(gallery)} #${gallery.group[i]}`) : `${groupWord(gallery)} #${gallery.group[i]}`));
   }
   const subject = element("div", { class: "subject", "data-image": i, tabindex: "-1" }, plainThumb(i), text);
-  const nearest = gallery.near ? ` (cosine ${(gallery.nearest[i] / 1000).toFixed(2)} to the first)` : "";
+  const nearest = gallery.near ? ` (cosine similarity ${(gallery.nearest[i] / 1000).toFixed(2)} to the first)` : "";
   return [subject,
-    element("h4", {}, "Nearest by this encoder", element("span", { class: "soft" }, nearest)), strip("neighbours"),
-    element("h4", {}, "Nearest by random weights"), strip("random")];
+    element("h4", {}, "Most alike to this encoder", element("span", { class: "soft" }, nearest)), strip("neighbours"),
+    element("h4", {}, "Most alike with random weights"), strip("random")];
 }
 
 const dialog = find("dialog");
@@ -515,7 +515,7 @@ const markText = (mark) => (mark.kind === "near-duplicate" ? `near-duplicate of 
 
 function groupCard(gallery, group) {
   const size = group.members.length, empty = !size;
-  const figures = empty ? "chosen by no image; these come nearest" : [`confidence ${group.confidence.toFixed(2)}`, ...(labelled(group) ? [`purity ${percent(group.purity)}`] : [])].join(" \u00b7 ");
+  const figures = empty ? "no image chose it; these come nearest" : [`confidence ${group.confidence.toFixed(2)}`, ...(labelled(group) ? [`purity ${percent(group.purity)}`] : [])].join(" \u00b7 ");
   const card = element("button", { type: "button", class: `card${empty ? " empty" : ""}`, "data-group": group.number, onclick: () => openGroup(group.number) },
     element("span", { class: "head" }, element("b", {}, `#${group.number}`), ...group.marks.map((mark) => element("span", { class: `marker ${mark.kind}` }, markText(mark))), element("span", { class: "size" }, `${size} image${size === 1 ? "" : "s"}`)),
     element("span", { class: "strip" }, ...(empty ? group.best : group.members).slice(0, empty ? 5 : 10).map(plainThumb)), element("span", { class: "soft" }, figures));
@@ -545,7 +545,7 @@ function drawGroups(gallery) {
     wanted.sort(SORTS[sort.value][1]);
     list.replaceChildren(...wanted.slice(0, shown).map((group) => groupCard(gallery, group)));
     more.hidden = wanted.length <= shown;
-    find("group-count").textContent = `${Math.min(shown, wanted.length)} of ${wanted.length} shown; ${used} of ${count} chosen by an image of the sample`;
+    find("group-count").textContent = `${Math.min(shown, wanted.length)} of ${wanted.length} shown; ${used} of ${count} chosen by at least one image of the sample`;
   }
   for (const select of [sort, filter]) select.addEventListener("change", () => { shown = 24; draw(); });
   more.addEventListener("click", () => { shown += MANY; draw(); });
@@ -563,7 +563,7 @@ function openGroup(number) {
   const show = (count) => members.replaceChildren(...listed.slice(0, count).map((i) => thumb(i, (j) => openImage(j))));
   show(MANY);
   const canvas = element("canvas", { role: "img", "aria-label": `Where the images of ${word} ${number} lie on the map` });
-  const left = element("div", {}, element("p", {}, size ? `${size.toLocaleString("en")} of ${images.count.toLocaleString("en")} images, mean confidence ${group.confidence.toFixed(2)}` : "No image chooses it; these come nearest."),
+  const left = element("div", {}, element("p", {}, size ? `${size.toLocaleString("en")} of ${images.count.toLocaleString("en")} images, mean confidence ${group.confidence.toFixed(2)}` : "No image chose it. These come nearest."),
     ...group.marks.map((mark) => element("p", {}, element("span", { class: `marker ${mark.kind}` }, markText(mark)), " ",
       mark.kind === "near-duplicate" && groupOf(gallery, mark.of) ? element("button", { type: "button", onclick: () => openGroup(mark.of) }, `Open #${mark.of}`) : null)));
   if (labelled(group)) {
@@ -626,7 +626,7 @@ function drawLegend(gallery, by) {
 
 function mapLead(gallery) {
   const all = images.count === images.total;
-  return `${all ? `All ${images.count.toLocaleString("en")}` : `${images.count.toLocaleString("en")} of ${images.total.toLocaleString("en")}`} images by what the encoder sees in them: ${gallery.projection} of its embeddings. Images that lie close together look alike to it.`;
+  return `${all ? `All ${images.count.toLocaleString("en")}` : `${images.count.toLocaleString("en")} of ${images.total.toLocaleString("en")}`} images, placed by what the encoder sees in them (${gallery.projection} of its embeddings). Images that lie close together look alike to it.`;
 }
 
 function colourSelect() {
@@ -682,15 +682,15 @@ function queryRow(i) {
 function drawNeighbours() {
   const lead = find("neighbours-lead"), host = find("queries");
   const same = galleries.map((gallery) => gallery.same_label), near = galleries[0].near;
-  let text = `Images and the ${near} nearest to each by the encoder${galleries.length > 1 ? "s" : ""}, beside those by the same encoder with random weights.`;
+  let text = `Each row shows an image and the ${near} images that ${galleries.length > 1 ? "each encoder finds" : "the encoder finds"} most like it, beside those that the same encoder finds with random weights.`;
   if (same[0]) {
     const parts = same.map((s, place) => `${percent(s.trained)}${galleries.length > 1 ? ` (${data.runs[place]})` : ""}`);
-    text += ` Green frames share the label: over all images ${parts.join(", ")} of the neighbours do, ${percent(same[0].random)} with random weights, ${percent(same[0].chance)} by chance.`;
+    text += ` A green frame means the same label. Over all images, ${parts.join(", ")} of the neighbours have it, against ${percent(same[0].random)} with random weights and ${percent(same[0].chance)} by chance.`;
   }
   lead.textContent = text;
   const count = galleries.length === 1 ? images.queries.length : 4;
   function draw(queries) {
-    const head = galleries.length === 1 ? [element("div", { class: "query head" }, element("span"), element("span", {}, "nearest by this encoder"), element("span", {}, "nearest by random weights"))] : [];
+    const head = galleries.length === 1 ? [element("div", { class: "query head" }, element("span"), element("span", {}, "most alike to this encoder"), element("span", {}, "most alike with random weights"))] : [];
     host.replaceChildren(...head, ...queries.map(queryRow));
   }
   let turn = 0;
@@ -709,15 +709,15 @@ function drawOddities(gallery) {
     element("div", { class: "odd" }, ...list.map((i) => element("figure", {}, thumb(i, (j) => openImage(j)), element("figcaption", {}, caption(i))))));
   if (gallery.unwanted) {
     const prototypes = gallery.grouping === "prototypes";
-    strip(prototypes ? "Images that no prototype wants" : "Images far from every cluster", prototypes ? "Their surest assignment is the least sure of all (its probability below)." : "The lowest cosine to the centre of their own cluster (below).",
+    strip(prototypes ? "Images that fit no prototype" : "Images far from every cluster", prototypes ? "Even their best prototype is unlikely. Its probability is written below." : "They are the least like the centre of their own cluster. The cosine similarity is written below.",
       gallery.unwanted, (i) => (gallery.confidence[i] / 1000).toFixed(2));
   }
-  strip("Images unlike any other", "Even their nearest neighbour is far (its cosine below).", gallery.lonely, (i) => (gallery.near ? (gallery.nearest[i] / 1000).toFixed(2) : ""));
+  strip("Images unlike any other", "Even the image most like them is not very like them. The cosine similarity is written below.", gallery.lonely, (i) => (gallery.near ? (gallery.nearest[i] / 1000).toFixed(2) : ""));
   const { count, shown } = gallery.pairs, [cosine, correlation] = gallery.pair_thresholds;
   const among = images.count === images.total ? `Of all ${images.count.toLocaleString("en")} images, ` : `Of this sample of ${images.count.toLocaleString("en")} of the ${images.total.toLocaleString("en")} images, `;
   const rule = `alike to the encoder (cosine of at least ${cosine}, whitened) and in their coarse pixels (correlation of at least ${correlation})`;
   host.append(element("h3", {}, "Pairs that are almost the same"), element("p", { class: "lead" },
-    `${among}${count ? `${count.toLocaleString("en")} pair${count === 1 ? " is" : "s are"} ${rule}${count > shown.length ? `; the closest ${shown.length}` : ""}` : `no two images are ${rule}`}.`));
+    `${among}${count ? `${count.toLocaleString("en")} pair${count === 1 ? " is" : "s are"} ${rule}${count > shown.length ? `; the closest ${shown.length} are shown` : ""}` : `no two images are ${rule}`}.`));
   host.append(element("div", { class: "pairs" }, ...shown.map(([a, b, alike, same]) => element("figure", {},
     element("div", { class: "pair" }, thumb(a, (j) => openImage(j)), thumb(b, (j) => openImage(j))),
     element("figcaption", {}, `cosine ${alike.toFixed(2)}, pixels ${same.toFixed(2)}`)))));
