@@ -6,15 +6,12 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from carl.errors import UserError
 from carl.terminal import show_progress
-
-if TYPE_CHECKING:
-    from carl.data import Dataset
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = "Set of values for method and data.  [default: paper; of CARL robust on data that are not the paper's]"
@@ -101,7 +98,7 @@ def pretrain(
     More than a disk holds: .tar or .parquet shards, as 'shards/{000..019}.tar', also at an address (docs/scaling.md).
     The run directory then holds encoder.safetensors, metrics.jsonl, report.html and all that resume needs.
     """
-    from carl.config import merge, parse_assignments, read_toml
+    from carl.config import merge, parse_assignments, read_settings
 
     flags: dict[str, dict[str, Any]] = {
         "data": {"source": data, "image_size": image_size, "max_bad": max_bad},
@@ -117,7 +114,7 @@ def pretrain(
         "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
     }
     given = {s: {k: v for k, v in values.items() if v is not None} for s, values in flags.items()}
-    from_file = {} if config_file is None else read_toml(config_file)
+    from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
     from carl.training import commands
@@ -341,10 +338,10 @@ def compare(
 
     Stopped, the same command goes on; finished runs are not trained again.
     """
-    from carl.config import merge, parse_assignments, read_toml
+    from carl.config import merge, parse_assignments, read_settings
 
     given: dict[str, dict[str, Any]] = {"data": {"source": data}, "train": {} if epochs is None else {"epochs": epochs}}
-    from_file = {} if config_file is None else read_toml(config_file)
+    from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
     from carl.reproduction.compare import compare as run_comparison
@@ -408,9 +405,10 @@ def data_info(
     source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None
 ) -> None:
     """Count SOURCE, name its classes and statistics, and draw a contact sheet."""
+    from carl.data import open_dataset
     from carl.data.describe import contact_sheet, describe
 
-    dataset = _opened(source, image_size, max_bad, data_root)
+    dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
     _echo_rows(describe(dataset))
     path = sheet or Path(f"{Path(source).stem}-sheet.png")
     contact_sheet(dataset, path)
@@ -424,21 +422,13 @@ def data_info(
 @click.option("--data-root", type=PATH, metavar="DIR", help="Where a data set known by name is.  [default: the cache]")
 def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_root: Path | None) -> None:
     """Decode and pack SOURCE into the cache, so that later starts are instant."""
-    dataset = _opened(source, image_size, max_bad, data_root)
+    from carl.data import open_dataset
+
+    dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
     for note in dataset.notes:
         click.echo(note)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
     click.echo(f"ready: {counts}")
-
-
-def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
-    from carl.data import open_dataset
-    from carl.data.batches.stream import open_stream
-    from carl.data.sources.shards import names_shards
-
-    if names_shards(source):
-        return open_stream(source, image_size, max_bad, show_progress)
-    return open_dataset(source, image_size=image_size, root=root, max_bad=max_bad, progress=show_progress)
 
 
 def _echo_lines(lines: Iterable[str]) -> None:
