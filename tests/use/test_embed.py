@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 import carl
 from carl.data import open_dataset
 from carl.data.image_source import ImageSource
-from carl.data.listing import ArraySplit
+from carl.data.listing import ArraySplit, silent
 from carl.data.open import open_images
 from carl.errors import UserError
 from carl.evaluation.features import extract_features
@@ -29,6 +32,7 @@ from carl.use.embed import embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of
 from carl.use.embedding_parts import Parts
 from carl.use.encoder import Trained, load_trained
+from carl.use.search import search, write_sheet
 from tests.conftest import Run
 from tests.methods.examples import SMALL
 from tests.use.conftest import QUICK
@@ -370,6 +374,49 @@ def test_a_file_that_exists_is_only_replaced_by_force(carl: Run, run: Path, fold
     done = carl("embed", run, folder, "-o", "e.parquet", "--force")
     assert done.returncode == 0, done.stderr
     assert len(pq.read_table(tmp_path / "e.parquet")) == 96
+
+
+@pytest.fixture
+def shards(pixels: np.ndarray, tmp_path: Path) -> Path:
+    """The first 24 images in two tar files, with their labels beside them."""
+    (tmp_path / "shards").mkdir()
+    for shard in range(2):
+        with tarfile.open(tmp_path / "shards" / f"{shard:03d}.tar", "w") as archive:
+            for number in range(12 * shard, 12 * shard + 12):
+                content = io.BytesIO()
+                Image.fromarray(pixels[number]).save(content, "PNG")
+                for name, data in ((f"{number}.png", content.getvalue()), (f"{number}.cls", b"1")):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    return tmp_path / "shards"
+
+
+@pytest.mark.usefixtures("shards")
+def test_every_image_of_shards_has_a_row(carl: Run, run: Path, trained: Trained, small_data: Path, tmp_path: Path):
+    done = carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet")
+    assert done.returncode == 0, done.stderr
+    table = pq.read_table(tmp_path / "e.parquet")
+    names = [f"shards/00{shard}.tar#{place}" for shard in range(2) for place in range(12)]
+    assert table.column("path").to_pylist() == names
+    np.testing.assert_allclose(embeddings_of(table), features_of(trained, small_data)[:24], atol=1e-5)
+
+
+def test_embeddings_of_shards_are_searched_from_anywhere(
+    carl: Run, run: Path, trained: Trained, shards: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    query = folder / "part 0" / "017.png"
+    found = carl("search", run, "shards/{000..001}.tar", query, "-k", "1")
+    assert found.returncode == 0, found.stderr
+    assert f"{shards}/001.tar#5" in found.stdout
+    assert carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet").returncode == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    index, answers = search(trained, "../e.parquet", [str(query)], 1, None, silent)
+    write_sheet(trained, index, answers, "shards", tmp_path / "sheet.html")
+    sheet = (tmp_path / "sheet.html").read_text()
+    assert "shards/001.tar#5" in sheet
+    assert sheet.count("data:image/png") == 2  # the query and what was found
 
 
 def test_bad_input_of_embed_is_one_line(carl: Run, run: Path, folder: Path, tmp_path: Path):
