@@ -29,7 +29,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from carl.data.batches.packed import Batch, Batches
+from carl.data.batches.base import Batch
+from carl.data.batches.build import batches_for
 from carl.data.dataset import Dataset
 from carl.device import pick_device
 from carl.methods.build import build_method
@@ -62,7 +63,7 @@ def make_trainer(folder: Path) -> tuple[Trainer, Dataset]:
     views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
     run = RunDirectory.create(folder / "run", config, device, [])
     journal = Journal(run.metrics_file, config, -1)
-    batches = Batches(dataset.pretraining, views, BATCH, config.train.seed, device)
+    batches = batches_for(dataset.pretraining)(dataset.pretraining, views, BATCH, config.train.seed, device)
     probe = Probe(config, dataset, views, device)
 
     def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ from dataclasses import replace
 import torch
 
 from carl.config import Layer, resolve
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods import find_method
 from carl.methods.base import Method

@@ -1,4 +1,4 @@
-"""Images a second of SimCLR view pairs cut from large photos: the second road against a plain DataLoader.
+"""Images a second of SimCLR view pairs cut from large photos: cut from the files against a plain DataLoader.
 
     python -m benchmarks.photos [--json] [--count 500] [--side 224] [--workers 2] [--repeats 3]
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.views import torchvision_transform
 from carl.data import open_dataset
-from carl.data.batches.packed import Batches
+from carl.data.batches.photos import PhotoBatches
 from carl.views.views import Views, pipeline
 
 WIDTH, HEIGHT = 1500, 1000
@@ -61,9 +61,11 @@ class Pairs(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
 
 def carl_epoch(folder: Path, side: int) -> Callable[[int], None]:
     dataset = open_dataset(folder, image_size=side)
-    assert dataset.road == "photos"
+    assert dataset.views_from == "photos"
     views = Views(pipeline("simclr", side), dataset.statistics.mean, dataset.statistics.std, seed=0)
-    batches = Batches(dataset.train, views, min(BATCH, len(dataset.train)), 0, torch.device("cpu"), drop_last=False)
+    batches = PhotoBatches(
+        dataset.train, views, min(BATCH, len(dataset.train)), 0, torch.device("cpu"), drop_last=False
+    )
 
     def run(epoch: int) -> None:
         for batch in batches.epoch(epoch):

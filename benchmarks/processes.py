@@ -32,7 +32,7 @@ from torch.multiprocessing.spawn import spawn
 
 from carl import distributed
 from carl.config import Config, resolve
-from carl.data.batches.packed import Batches
+from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.methods import METHODS
@@ -56,7 +56,7 @@ def make_trainer(name: str) -> Trainer:
     split = Split(PackedImages(pixels), np.arange(IMAGES) % 10)
     views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.25,) * 3, seed=0)
     rank, ranks = distributed.rank(), distributed.world_size()
-    batches = Batches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
+    batches = PackedBatches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
     unused: Any = None
     return Trainer(config, METHODS[name](config, FACTS), batches, unused, unused, unused, unused, "", unused)
 

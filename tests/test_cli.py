@@ -117,7 +117,7 @@ def test_bare_commands_show_their_help(carl: Run):
 
 
 def test_a_folder_that_only_begins_like_a_known_name_gets_no_values_of_it():
-    from carl.data.configured import recognised_name
+    from carl.data.open import recognised_name
 
     assert recognised_name("shapes-of-leaves") == "shapes-of-leaves"
     assert recognised_name("/data/cifar100-train-10k.parquet") == "cifar100"

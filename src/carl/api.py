@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from carl import files
-from carl.config import merge
+from carl.config import merge, warn_of_old_names
 from carl.errors import UserError
 from carl.methods.losses import PriorMean, Targets, chance_agreement, consistency, log_assignments, uniform_prior
 
@@ -45,6 +45,7 @@ def pretrain(
         if not dot:
             raise UserError(f"settings[{path!r}] names no section; for example {{'views.crop_min': 0.2}}")
         layer.setdefault(section, {})[key] = value
+    warn_of_old_names(layer)
     given: dict[str, dict[str, object]] = {
         "data": {"source": str(data), "image_size": image_size},
         "model": {"backbone": backbone},

@@ -6,15 +6,12 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from carl.errors import UserError
 from carl.terminal import show_progress
-
-if TYPE_CHECKING:
-    from carl.data import Dataset
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = "Named set of values to start from.  [default: robust, or paper on the paper's data sets]"
@@ -139,7 +136,7 @@ def pretrain(
 
     The run directory will hold encoder.safetensors, report.html, metrics.jsonl and all that is needed to resume.
     """
-    from carl.config import merge, parse_assignments, read_toml
+    from carl.config import merge, parse_assignments, read_settings
 
     flags: dict[str, dict[str, Any]] = {
         "data": {"source": data, "image_size": image_size, "max_bad": max_bad},
@@ -155,7 +152,7 @@ def pretrain(
         "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
     }
     given = {s: {k: v for k, v in values.items() if v is not None} for s, values in flags.items()}
-    from_file = {} if config_file is None else read_toml(config_file)
+    from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
     from carl.training import commands
@@ -409,10 +406,10 @@ def compare(
     All methods use the same encoder, batch size and epochs. The table shows accuracy, images per second and memory. If
     it is interrupted, the same command resumes; finished runs are not trained again.
     """
-    from carl.config import merge, parse_assignments, read_toml
+    from carl.config import merge, parse_assignments, read_settings
 
     given: dict[str, dict[str, Any]] = {"data": {"source": data}, "train": {} if epochs is None else {"epochs": epochs}}
-    from_file = {} if config_file is None else read_toml(config_file)
+    from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
     from carl.reproduction.compare import compare as run_comparison
@@ -482,9 +479,10 @@ def data_info(
 
     Counts the images of SOURCE and shows its classes, its statistics and what was left out.
     """
+    from carl.data import open_dataset
     from carl.data.describe import contact_sheet, describe
 
-    dataset = _opened(source, image_size, max_bad, data_root)
+    dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
     _echo_rows(describe(dataset))
     path = sheet or Path(f"{Path(source).stem}-sheet.png")
     contact_sheet(dataset, path)
@@ -498,7 +496,9 @@ def data_info(
 @click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
 def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_root: Path | None) -> None:
     """Decode a data set into the cache, so that runs start at once."""
-    dataset = _opened(source, image_size, max_bad, data_root)
+    from carl.data import open_dataset
+
+    dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
     for note in dataset.notes:
         click.echo(note)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
@@ -533,16 +533,6 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
-
-
-def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path | None) -> Dataset:
-    from carl.data import open_dataset
-    from carl.data.batches.stream import open_stream
-    from carl.data.sources.shards import names_shards
-
-    if names_shards(source):
-        return open_stream(source, image_size, max_bad, show_progress)
-    return open_dataset(source, image_size=image_size, root=root, max_bad=max_bad, progress=show_progress)
 
 
 def _echo_lines(lines: Iterable[str]) -> None:

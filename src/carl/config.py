@@ -16,6 +16,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
 from carl.errors import UserError, suggestion
+from carl.terminal import warn
 
 Layer = Mapping[str, Any]
 Probability = Annotated[float, Field(ge=0, le=1)]
@@ -43,9 +44,9 @@ class DataConfig(Section):
         description="Keep this many training images, evenly spaced, out of training and judge on them instead of the "
         "test images. For choosing values. The rest is copied into memory.",
     )
-    road: Literal["auto", "packed", "photos", "stream"] = Field(
+    views_from: Literal["auto", "packed", "photos", "stream"] = Field(
         "auto",
-        description="What views are cut from: `packed` pixels of one size, or the `photos` themselves, decoded for "
+        description="What the views are cut from: `packed` pixels of one size, or the `photos` themselves, decoded for "
         "each batch; auto takes photos where the files are usually at least twice the view's side. `stream` reads "
         "shards as training goes; auto takes it for tar files, patterns and addresses.",
     )
@@ -208,13 +209,36 @@ class Config(Section):
 
 
 SECTIONS: tuple[str, ...] = tuple(Config.model_fields)
+OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # of keys that are called otherwise now
+
+
+def with_present_names(layer: Layer) -> dict[str, Any]:
+    """The layer with its keys under the names that they have now, so that what older versions wrote is read."""
+
+    def renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        names = OLD_NAMES.get(section, {})
+        return {names.get(key, key): value for key, value in values.items() if names.get(key) not in values}
+
+    return {
+        section: renamed(section, values) if isinstance(values, Mapping) else values
+        for section, values in layer.items()
+    }
+
+
+def warn_of_old_names(layer: Layer) -> None:
+    """Tell a user who wrote `layer` which keys have another name now."""
+    for section, names in OLD_NAMES.items():
+        values = layer.get(section)
+        for old, present in names.items():
+            if isinstance(values, Mapping) and old in values:
+                warn(f"{section}.{old} is now called {section}.{present}; both work, the new name is the one to use")
 
 
 def merge(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
     """One table of sections from many, later layers winning key by key."""
     merged: dict[str, dict[str, Any]] = {}
     for layer in layers:
-        for section, values in layer.items():
+        for section, values in with_present_names(layer).items():
             if section not in SECTIONS:
                 raise UserError(f"unknown section {section!r}{suggestion(section, SECTIONS)}")
             if not isinstance(values, Mapping):
@@ -275,10 +299,23 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
         except (ValueError, RecursionError):
             value = text
         layer.setdefault(section, {})[key] = value
+    warn_of_old_names(layer)
+    return layer
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The values that a user wrote into a file, for --config."""
+    layer = _parsed_toml(path)
+    warn_of_old_names(layer)
     return layer
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """The values in a file that carl wrote, by this version or an older one, under their present names."""
+    return with_present_names(_parsed_toml(path))
+
+
+def _parsed_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

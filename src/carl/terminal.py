@@ -22,3 +22,9 @@ def show_line(text: str) -> None:
     if sys.stderr.isatty():
         width = shutil.get_terminal_size().columns - 1
         print(f"\r{text[:width].ljust(width)}", end="" if text else "\r", file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    """One line on standard error; of the processes that torchrun starts only the first says it."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"carl: {text}", file=sys.stderr)

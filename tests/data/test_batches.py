@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from carl.data.batches.packed import Batches
+from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split
 from carl.errors import UserError
 from carl.views.views import Views, pipeline
 
 
-def batches(images: int, drop_last: bool, rank: int = 0, ranks: int = 1, equal_shares: bool = True) -> Batches:
+def batches(images: int, drop_last: bool, rank: int = 0, ranks: int = 1, equal_shares: bool = True) -> PackedBatches:
     split = Split(PackedImages(np.zeros((images, 8, 8, 3), np.uint8)))
     views = Views(pipeline("eval", 8), (0.5,) * 3, (0.25,) * 3, seed=0)
-    return Batches(split, views, 12, 0, torch.device("cpu"), drop_last, rank, ranks, equal_shares)
+    return PackedBatches(split, views, 12, 0, torch.device("cpu"), drop_last, rank, ranks, equal_shares)
 
 
 @pytest.mark.parametrize(("images", "steps"), [(24, 2), (25, 2), (26, 3), (35, 3)])

@@ -128,7 +128,9 @@ def test_tiny_imagenet_is_read_from_the_zip_without_unpacking_it(tmp_path, monke
         for name, content in tiny_imagenet_members().items():
             archive.writestr(f"tiny-imagenet-200/{name}", content)
     sum_ = hashlib.md5(path.read_bytes()).hexdigest()
-    monkeypatch.setattr(official, "TINY_IMAGENET", dataclasses.replace(official.TINY_IMAGENET, md5=sum_))
+    monkeypatch.setattr(
+        official, "TINY_IMAGENET_ARCHIVE", dataclasses.replace(official.TINY_IMAGENET_ARCHIVE, md5=sum_)
+    )
     check_tiny_imagenet(open_dataset("tiny-imagenet", root=tmp_path))
     assert sorted(tmp_path.iterdir()) == [path]
 
@@ -161,7 +163,7 @@ def test_imagenet64_says_where_to_put_it(tmp_path):
 def as_archive(monkeypatch: pytest.MonkeyPatch, path: Path, folder: str, url: str | None = None) -> None:
     digest = hashlib.md5(path.read_bytes()).hexdigest()
     archive = Archive(url or path.as_uri(), digest, folder)
-    monkeypatch.setattr(official, "CIFAR10", archive)
+    monkeypatch.setattr(official, "CIFAR10_ARCHIVE", archive)
 
 
 def make_tar(tmp_path: Path) -> Path:
@@ -203,7 +205,9 @@ def test_a_partial_file_put_there_by_hand_is_not_taken_for_whole(tmp_path, monke
 
 
 def test_without_a_network_the_error_says_where_to_put_the_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(official, "CIFAR10", Archive("http://127.0.0.1:9/cifar.tar.gz", "0", "cifar-10-batches-py"))
+    monkeypatch.setattr(
+        official, "CIFAR10_ARCHIVE", Archive("http://127.0.0.1:9/cifar.tar.gz", "0", "cifar-10-batches-py")
+    )
     with pytest.raises(UserError, match=r"cannot be downloaded .*by hand and put it at .*cifar\.tar\.gz") as caught:
         open_dataset("cifar10", root=tmp_path)
     assert "\n" not in str(caught.value)

@@ -18,7 +18,8 @@ from carl.data import open_dataset
 from carl.data.decoding import decode, parallel
 from carl.data.listing import silent
 from carl.data.open import list_source
-from carl.data.packing import cache, pack
+from carl.data.packing import pack
+from carl.data.packing.cache import cache_folder, locked
 from carl.errors import UserError
 
 
@@ -180,12 +181,12 @@ def test_a_full_disk_means_memory_and_a_note_or_an_error_that_names_the_remedy(f
 
 
 def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
-    assert cache.cache_folder() == Path(os.environ["CARL_CACHE"])
+    assert cache_folder() == Path(os.environ["CARL_CACHE"])
     monkeypatch.delenv("CARL_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.cache_folder() == tmp_path / "carl"
+    assert cache_folder() == tmp_path / "carl"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.cache_folder() == Path.home() / ".cache" / "carl"
+    assert cache_folder() == Path.home() / ".cache" / "carl"
 
 
 def test_progress_starts_ends_and_is_not_called_for_every_image(folder):
@@ -234,15 +235,15 @@ def test_of_several_processes_one_packs_and_the_others_wait(folder, decoded):
     assert len(decoded) == 6
 
 
-def test_a_waiting_process_says_so(cache):
+def test_a_waiting_process_says_so():
     said = []
 
     def second() -> None:
-        with cache.locked("key", lambda: said.append("waits")):
+        with locked("key", lambda: said.append("waits")):
             said.append("has it")
 
     with ThreadPoolExecutor(1) as pool:
-        with cache.locked("key", lambda: pytest.fail("no one else has it")):
+        with locked("key", lambda: pytest.fail("no one else has it")):
             waiting = pool.submit(second)
             while not said:
                 time.sleep(0.01)

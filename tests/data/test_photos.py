@@ -1,4 +1,4 @@
-"""The second road: views cut from photos of varied size, decoded when they are needed."""
+"""Views cut from photos of varied size, decoded when they are needed."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ import torch
 from PIL import Image
 
 from carl.data import open_dataset
-from carl.data.batches import photos
-from carl.data.batches.packed import Batches, make_views
+from carl.data.batches.build import make_views
+from carl.data.batches.photos import PhotoBatches
+from carl.data.decoding import crop
+from carl.data.photo_images import PhotoImages
 from carl.errors import UserError
 from carl.views.views import Views, pipeline
 
@@ -38,7 +40,7 @@ def folder(tmp_path):
     return tmp_path / "photos"
 
 
-def opened(folder: Path) -> photos.PhotoImages:
+def opened(folder: Path) -> PhotoImages:
     found = open_dataset(folder, image_size=32).train.photos
     assert found is not None
     return found
@@ -89,7 +91,7 @@ def test_views_of_an_image_come_in_order_and_each_at_its_own_side(folder):
 
 def test_large_crops_are_decoded_at_reduced_resolution_and_small_ones_in_full(folder, monkeypatch):
     sides = []
-    monkeypatch.setattr(photos, "_crop", lambda image, box, size: sides.append(image.size) or np.zeros((1,)))
+    monkeypatch.setattr(crop, "_crop", lambda image, box, size: sides.append(image.size) or np.zeros((1,)))
     images = opened(folder)
     for side in (480, 130, 60):
         images.crop(np.array([0]), np.array([[(0, 0, side, side)]], float), [32])
@@ -108,31 +110,31 @@ def test_boxes_of_a_wrong_shape_are_an_error(folder):
         opened(folder).crop(np.array([0]), np.zeros((1, 4)), [8])
 
 
-# which road
+# what views are cut from
 
 
-def test_photos_of_twice_the_views_side_take_this_road_and_smaller_ones_are_packed(tmp_path):
+def test_views_are_cut_from_photos_of_twice_their_side_and_from_packed_images_otherwise(tmp_path):
     for index, (height, width) in enumerate([(200, 300), (210, 205), (199, 400)]):
         save_noise(tmp_path / f"{index}.jpg", height, width)
-    assert open_dataset(tmp_path, image_size=100).road == "photos"
-    assert open_dataset(tmp_path, image_size=101).road == "packed"
-    assert open_dataset(tmp_path).road == "photos"  # views of 96 px
-    assert "data.road=packed" in open_dataset(tmp_path).notes[-1]
+    assert open_dataset(tmp_path, image_size=100).views_from == "photos"
+    assert open_dataset(tmp_path, image_size=101).views_from == "packed"
+    assert open_dataset(tmp_path).views_from == "photos"  # views of 96 px
+    assert "data.views_from=packed" in open_dataset(tmp_path).notes[-1]
 
 
 def test_images_that_are_packed_as_they_are_lose_nothing_and_stay_packed(tmp_path):
     for index in range(3):
         save_noise(tmp_path / f"{index}.png", 200, 200)
-    assert open_dataset(tmp_path, image_size=32).road == "packed"
-    assert open_dataset(tmp_path, image_size=32, road="photos").road == "photos"
+    assert open_dataset(tmp_path, image_size=32).views_from == "packed"
+    assert open_dataset(tmp_path, image_size=32, views_from="photos").views_from == "photos"
 
 
-def test_either_road_can_be_forced(folder):
-    packed = open_dataset(folder, image_size=32, road="packed")
-    assert packed.road == "packed"
+def test_either_can_be_forced(folder):
+    packed = open_dataset(folder, image_size=32, views_from="packed")
+    assert packed.views_from == "packed"
     assert packed.notes == open_dataset(folder, image_size=32).notes[:-1]
-    assert open_dataset(folder, image_size=256).road == "packed"
-    assert open_dataset(folder, image_size=256, road="photos").road == "photos"
+    assert open_dataset(folder, image_size=256).views_from == "packed"
+    assert open_dataset(folder, image_size=256, views_from="photos").views_from == "photos"
 
 
 def test_only_folders_of_image_files_can_be_forced(tmp_path):
@@ -141,9 +143,9 @@ def test_only_folders_of_image_files_can_be_forced(tmp_path):
     Image.new("RGB", (400, 400)).save(stream, "PNG")
     pq.write_table(pa.table({"image": [{"bytes": stream.getvalue(), "path": "1.png"}]}), tmp_path / "x.parquet")
     for name in ("x.npy", "x.parquet"):
-        assert open_dataset(tmp_path / name, image_size=32).road == "packed"
-        with pytest.raises(UserError, match=r"data\.road='photos' cuts views from a folder"):
-            open_dataset(tmp_path / name, image_size=32, road="photos")
+        assert open_dataset(tmp_path / name, image_size=32).views_from == "packed"
+        with pytest.raises(UserError, match=r"data\.views_from='photos' cuts views from a folder"):
+            open_dataset(tmp_path / name, image_size=32, views_from="photos")
 
 
 def test_only_what_is_trained_on_has_photos_and_parts_of_it_keep_theirs(tmp_path):
@@ -170,8 +172,8 @@ def stream(folder: Path, rank: int = 0, ranks: int = 1, first_step: int = 0) -> 
     """The batches of an epoch: indices and views of each."""
     dataset = open_dataset(folder, image_size=32)
     views = Views(pipeline("swav_multicrop", 32), dataset.statistics.mean, dataset.statistics.std, seed=5)
-    batches = Batches(dataset.train, views, 8, 1, torch.device("cpu"), rank=rank, ranks=ranks)
-    assert dataset.road == "photos"
+    batches = PhotoBatches(dataset.train, views, 8, 1, torch.device("cpu"), rank=rank, ranks=ranks)
+    assert dataset.views_from == "photos"
     return [(batch.indices, *batch.views) for batch in batches.epoch(3, first_step)]
 
 
@@ -200,7 +202,7 @@ def test_resumed_epochs_go_on_with_the_same_bits(varied):
 def test_views_do_not_depend_on_the_number_of_workers(varied, monkeypatch):
     before = stream(varied)
     with ThreadPoolExecutor(7) as pool:
-        monkeypatch.setattr(photos, "_pool", lambda process: pool)
+        monkeypatch.setattr(crop, "_pool", lambda process: pool)
         after = stream(varied)
     assert all(
         torch.equal(a, b) for one, other in zip(before, after, strict=True) for a, b in zip(one, other, strict=True)
@@ -233,10 +235,10 @@ def test_a_spawned_process_makes_the_same_views(varied):
 def test_an_epoch_that_is_left_early_leaves_no_work_behind(varied):
     dataset = open_dataset(varied, image_size=32)
     views = Views(pipeline("simclr", 32), dataset.statistics.mean, dataset.statistics.std, seed=5)
-    epoch = Batches(dataset.train, views, 4, 1, torch.device("cpu")).epoch(0)
+    epoch = PhotoBatches(dataset.train, views, 4, 1, torch.device("cpu")).epoch(0)
     next(epoch)
     epoch.close()
-    assert photos._pool(os.getpid())._work_queue.qsize() == 0
+    assert crop._pool(os.getpid())._work_queue.qsize() == 0
 
 
 def test_an_error_in_a_reader_ends_the_epoch(varied):
@@ -244,7 +246,7 @@ def test_an_error_in_a_reader_ends_the_epoch(varied):
     (varied / "11.jpg").unlink()
     views = Views(pipeline("simclr", 32), dataset.statistics.mean, dataset.statistics.std, seed=5)
     with pytest.raises(UserError, match=r"11\.jpg"):
-        list(Batches(dataset.train, views, 4, 1, torch.device("cpu")).epoch(0))
+        list(PhotoBatches(dataset.train, views, 4, 1, torch.device("cpu")).epoch(0))
 
 
 # whole runs

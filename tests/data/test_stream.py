@@ -15,7 +15,8 @@ import pytest
 import torch
 from PIL import Image
 
-from carl.data.batches.stream import Line, StreamBatches, buffered_order, check_lanes, choose_lanes, open_stream
+from carl.data import open_dataset
+from carl.data.batches.stream import Line, StreamBatches, buffered_order, check_lanes, choose_lanes
 from carl.data.decoding import tar
 from carl.data.listing import silent
 from carl.data.sources.shards import Shards, _stated_sizes, count_images, expand, find_shards, names_shards, read_images
@@ -56,7 +57,7 @@ def folder(tmp_path: Path) -> Path:
 
 def batches(shards: Shards, lanes: int = 4, rank: int = 0, ranks: int = 1, max_bad: int | None = None) -> StreamBatches:
     views = Views(pipeline("eval", 8), (0.0,) * 3, (1.0,) * 3, seed=0)
-    return StreamBatches(shards, views, 8, 0, torch.device("cpu"), lanes, 12, max_bad, rank, ranks)
+    return StreamBatches(shards, views, 8, 0, torch.device("cpu"), lanes, 12, max_bad, rank, ranks, whole_size=(8, 8))
 
 
 def numbers_shown(view: torch.Tensor) -> list[int]:
@@ -106,12 +107,10 @@ def test_an_epoch_goes_on_after_any_step_as_if_it_had_not_stopped(folder: Path, 
 
 def test_each_image_is_read_once_when_all_are_embedded(folder: Path):
     shards = find_shards(str(folder), silent)
-    found = [
-        n for rank in range(2) for part, _ in batches(shards, rank=rank, ranks=2).whole_images(8, 8, 7) for n in part
-    ]
+    found = [n for rank in range(2) for part, _ in batches(shards, rank=rank, ranks=2).whole_images() for n in part]
     assert found == list(range(45))
-    _, pixels = next(batches(shards).whole_images(8, 8, 5))
-    assert pixels[:, 4, 4, 1].tolist() == [0, 1, 2, 3, 4]
+    _, pixels = next(batches(shards).whole_images())
+    assert pixels[:, 4, 4, 1].tolist() == list(range(45))
 
 
 def test_a_buffer_mixes_and_holds_no_more_than_its_size():
@@ -316,7 +315,7 @@ def test_an_empty_shard_is_no_hindrance(folder: Path):
     write_tar(folder / "006.tar", range(0))
     shards = find_shards(str(folder), silent)
     assert shards.counts[-1] == 0
-    assert [n for part, _ in batches(shards).whole_images(8, 8, 7) for n in part] == list(range(45))
+    assert [n for part, _ in batches(shards).whole_images() for n in part] == list(range(45))
     assert len(list(batches(shards).epoch(0))) == 5
 
 
@@ -328,10 +327,10 @@ def test_a_shard_that_has_changed_since_it_was_counted_is_named(folder: Path):
 
 
 def test_an_opened_stream_has_a_packed_sample_and_says_what_it_is(folder: Path):
-    dataset = open_stream(str(folder))
-    assert dataset.road == "stream"
+    dataset = open_dataset(folder)
+    assert dataset.views_from == "stream"
     assert dataset.training_images == 45
     assert len(dataset.train) == 45
     assert "reads 45 images from 6 shards" in dataset.notes[-1]
     write_tar(folder / "000.tar", range(3, 8))
-    assert open_stream(str(folder)).fingerprint != dataset.fingerprint
+    assert open_dataset(folder).fingerprint != dataset.fingerprint

@@ -17,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from carl import distributed
 from carl.config import Config, resolve
-from carl.data.batches.packed import Batch, Batches
+from carl.data.batches.base import Batch
+from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.errors import UserError
@@ -106,7 +107,7 @@ def train(
     split = Split(PackedImages(pixels), labels=np.arange(IMAGES) % 4)
     views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.2,) * 3, seed=0)
     rank, ranks = distributed.rank(), distributed.world_size()
-    batches = Batches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
+    batches = PackedBatches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
     whole_images = torch.from_numpy(pixels).permute(0, 3, 1, 2).double() / 255
 
     def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import carl
 from carl import distributed
-from carl.data.batches.packed import Batches
+from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split, Statistics
 from carl.errors import UserError
 from carl.evaluation import cluster, evaluate, features
@@ -149,14 +149,14 @@ def test_more_processes_than_images_find_what_one_finds(tmp_path: Path):
 
 @contextmanager
 def noting_batches() -> Iterator[None]:
-    plain = Batches._read
+    plain = PackedBatches._read
 
-    def read(self: Batches, order: np.ndarray, epoch: int, step: int) -> Any:
+    def read(self: PackedBatches, order: np.ndarray, epoch: int, step: int) -> Any:
         pixels, indices = plain(self, order, epoch, step)
         noted([f"{epoch} {row}" for row in indices.tolist()], "trained")
         return pixels, indices
 
-    with mock.patch.object(Batches, "_read", read):
+    with mock.patch.object(PackedBatches, "_read", read):
         yield
 
 

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from carl import distributed
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.errors import UserError
 from carl.training import pretrain
 from carl.training.loop import Trainer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from carl.config import Config, resolve
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.data.sources.shapes import make_shapes
 from carl.methods import METHODS, Method

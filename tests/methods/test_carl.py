@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from carl.config import Config, Layer, resolve
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.carl import CARL, CarlOptions

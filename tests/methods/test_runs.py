@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from carl.config import merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.sources.shapes import make_shapes
 from carl.methods import METHODS
 from carl.training.commands import pretrain

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from carl.data.batches.photos import PhotoImages
+from carl.data.photo_images import PhotoImages
 from carl.errors import UserError
 from carl.records.run_directory import RunDirectory
 from carl.training.checkpoint import load_checkpoint

@@ -20,11 +20,11 @@ from torch import Tensor
 
 from carl.config import merge
 from carl.data import open_dataset
-from carl.data.batches import photos
-from carl.data.batches.packed import Batch, Batches
+from carl.data.batches.base import Batch
+from carl.data.batches.build import batches_for
 from carl.data.batches.stream import StreamBatches
 from carl.data.dataset import Dataset
-from carl.data.decoding import parallel
+from carl.data.decoding import crop, parallel
 from carl.data.packing import pixel_statistics
 from carl.data.sources.shapes import make_shapes
 from carl.data.sources.shards import find_shards
@@ -131,29 +131,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def views_of(dataset: Dataset) -> list[torch.Tensor]:
     views = Views(pipeline("simclr", 16), dataset.statistics.mean, dataset.statistics.std, seed=1)
-    batches = Batches(dataset.pretraining, views, 8, 1, torch.device("cpu"))
+    batches = batches_for(dataset.pretraining)(dataset.pretraining, views, 8, 1, torch.device("cpu"))
     return [view for batch in batches.epoch(0) for view in batch.views]
 
 
 def use_workers(monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    for module in (parallel, pixel_statistics, photos):
+    for module in (parallel, pixel_statistics, crop):
         monkeypatch.setattr(module, "available_cores", lambda: workers)
     pool = ThreadPoolExecutor(workers)
-    monkeypatch.setattr(photos, "_pool", lambda process: pool)
+    monkeypatch.setattr(crop, "_pool", lambda process: pool)
 
 
-@pytest.mark.parametrize("road", ["packed", "photos"])
+@pytest.mark.parametrize("views_from", ["packed", "photos"])
 @WORKERS
 def test_views_are_the_same_bits_on_any_number_of_threads(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, road: Any, workers: int
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, views_from: Any, workers: int
 ):
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "one"))
     use_workers(monkeypatch, 1)
-    expected = open_dataset(folder, image_size=16, road=road)
+    expected = open_dataset(folder, image_size=16, views_from=views_from)
     wanted = views_of(expected)
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "many"))
     use_workers(monkeypatch, workers)
-    dataset = open_dataset(folder, image_size=16, road=road)
+    dataset = open_dataset(folder, image_size=16, views_from=views_from)
     assert dataset.fingerprint == expected.fingerprint
     assert dataset.statistics == expected.statistics
     assert all(torch.equal(a, b) for a, b in zip(views_of(dataset), wanted, strict=True))
@@ -163,11 +163,11 @@ def test_decoding_in_processes_gives_the_bits_of_decoding_in_threads(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "threads"))
-    expected = open_dataset(folder, image_size=16, road="packed")
+    expected = open_dataset(folder, image_size=16, views_from="packed")
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "processes"))
     monkeypatch.setattr(parallel, "PROCESSES_FROM", 1)
     monkeypatch.setattr(parallel, "available_cores", lambda: 2)
-    dataset = open_dataset(folder, image_size=16, road="packed")
+    dataset = open_dataset(folder, image_size=16, views_from="packed")
     assert dataset.fingerprint == expected.fingerprint
     np.testing.assert_array_equal(dataset.train.images.pixels, expected.train.images.pixels)
 
@@ -182,7 +182,7 @@ def test_a_stream_is_the_same_bits_on_any_number_of_threads(
 
     def views() -> list[torch.Tensor]:
         made = Views(pipeline("simclr", 16), (0.5,) * 3, (0.2,) * 3, seed=1)
-        batches = StreamBatches(shards, made, 2, 1, torch.device("cpu"), lanes=2, buffer=4)
+        batches = StreamBatches(shards, made, 2, 1, torch.device("cpu"), lanes=2, buffer=4, whole_size=(16, 16))
         return [view for batch in batches.epoch(0) for view in batch.views]
 
     use_workers(monkeypatch, 1)

@@ -100,7 +100,7 @@ def test_a_download_that_fails_leaves_nothing_and_says_where_to_put_the_file(ser
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "http://no-such-host.invalid", "nosuch://x", "http://[bad"])
 def test_offline_is_said_with_where_to_put_the_file_by_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str):
-    monkeypatch.setattr(official, "CIFAR10", archive(url))
+    monkeypatch.setattr(official, "CIFAR10_ARCHIVE", archive(url))
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
     done = call(tmp_path, "data", "prepare", "cifar10")
     assert_refused(

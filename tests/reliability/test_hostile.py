@@ -25,6 +25,7 @@ import torch
 from PIL import EpsImagePlugin
 from safetensors.torch import load_file
 
+from carl.data import open_dataset
 from carl.data.decoding.decode import DecodeError, decode, image_size, strict_decoding
 from carl.data.decoding.pickles import load_pickle
 from carl.data.decoding.tiff import read_bands
@@ -216,9 +217,7 @@ def test_a_shard_with_hostile_names_is_read_without_using_them(
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
     before = set(listed(tmp_path))
-    from carl.data.batches.stream import open_stream
-
-    dataset = open_stream(str(tmp_path / "a.tar"), 16)
+    dataset = open_dataset(tmp_path / "a.tar", image_size=16)
     assert len(dataset.train) == 4
     assert {path for path in listed(tmp_path) if not path.startswith("cache")} == before
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from carl.data.batches.packed import Batch, Batches
+from carl.data.batches.base import Batch
+from carl.data.batches.packed import PackedBatches
 from carl.data.sources.python import list_python
 from carl.errors import UserError
 from carl.methods.base import Method
@@ -34,7 +35,7 @@ def train(folder: Path, data: Path, *arguments: str) -> Ended:
 
 def images_of_step(seed: int = 0) -> list[int]:
     """Places of the images that BAD_STEP sees, computed apart from the run."""
-    batches = Batches.__new__(Batches)
+    batches = PackedBatches.__new__(PackedBatches)
     batches.seed, batches.split = seed, [None] * 96  # type: ignore[assignment]
     return batches.order(1)[16:32].tolist()
 
@@ -121,15 +122,15 @@ def test_features_that_are_not_finite_have_no_rank():
 
 def test_views_that_are_not_finite_name_their_images(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     culprits = images_of_step()[3:5]
-    plain = Batches._batch
+    plain = PackedBatches._batch
 
-    def batch(batches: Batches, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
+    def batch(batches: PackedBatches, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
         made = plain(batches, pixels, indices, epoch)
         if epoch == 1:  # as a view that is a function of (seed, epoch, image) would be
             made.views[0][torch.isin(indices, torch.tensor(culprits))] = float("nan")
         return made
 
-    monkeypatch.setattr(Batches, "_batch", batch)
+    monkeypatch.setattr(PackedBatches, "_batch", batch)
     done = train(tmp_path, small_data)
     assert_refused(done, ["not finite", "bad-batch.json", "the views of image"])
     record = json.loads((tmp_path / "run" / "bad-batch.json").read_text())

@@ -17,7 +17,7 @@ import torch
 import torchvision
 from safetensors.torch import load_file
 
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.training.loop import Trainer
 from tests.conftest import SMALL, Run
 from tests.weights import assert_same_weights

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import shutil
+import tarfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,10 +17,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from PIL import Image
 
 import carl
 from carl.data import open_dataset
-from carl.data.listing import ArraySplit
+from carl.data.image_source import ImageSource
+from carl.data.listing import ArraySplit, silent
+from carl.data.open import open_images
 from carl.errors import UserError
 from carl.evaluation.features import extract_features
 from carl.methods import METHODS
@@ -27,7 +32,7 @@ from carl.use.embed import embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of
 from carl.use.embedding_parts import Parts
 from carl.use.encoder import Trained, load_trained
-from carl.use.images import ImageSource, find_images
+from carl.use.search import search, write_sheet
 from tests.conftest import Run
 from tests.methods.examples import SMALL
 from tests.use.conftest import QUICK
@@ -40,7 +45,7 @@ def features_of(trained: Trained, small_data: Path) -> np.ndarray:
 
 
 def written(trained: Trained, images: str | Path, output: Path) -> pa.Table:
-    embed(trained, find_images(str(images)), output)
+    embed(trained, open_images(str(images)), output)
     return pq.read_table(output)
 
 
@@ -119,10 +124,10 @@ def test_other_sources_give_the_same_embeddings(
 
 
 def test_a_split_can_be_chosen_and_an_unknown_one_is_refused(trained: Trained, small_data: Path, tmp_path: Path):
-    embed(trained, find_images(str(small_data), "test"), tmp_path / "e.parquet")
+    embed(trained, open_images(str(small_data), "test"), tmp_path / "e.parquet")
     assert len(pq.read_table(tmp_path / "e.parquet")) == 32
     with pytest.raises(UserError, match="no split 'tst'; did you mean 'test'"):
-        find_images(str(small_data), "tst")
+        open_images(str(small_data), "tst")
 
 
 def test_images_of_another_size_are_cut_and_scaled_as_for_training(
@@ -170,7 +175,7 @@ def test_images_of_other_channels_are_bad(trained: Trained, pixels: np.ndarray, 
 
 def test_npy_and_csv_hold_the_same_numbers(trained: Trained, folder: Path, tmp_path: Path):
     table = written(trained, folder, tmp_path / "e.parquet")
-    source = find_images(str(folder))
+    source = open_images(str(folder))
     embed(trained, source, tmp_path / "e.npy")
     embed(trained, source, tmp_path / "e.csv")
     numbers = np.load(tmp_path / "e.npy", allow_pickle=False)
@@ -214,7 +219,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stopped_work_goes_on_with_no_row_lost_or_doubled(
     trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source = find_images(str(folder))
+    source = open_images(str(folder))
     embed(trained, source, tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
         stop_after(patch, 7)  # in the middle of the fourth part
@@ -254,7 +259,7 @@ def test_a_part_that_is_damaged_is_made_again(
     monkeypatch: pytest.MonkeyPatch,
     damage: Callable[[Path, bytes], None],
 ):
-    source = find_images(str(folder))
+    source = open_images(str(folder))
     embed(trained, source, tmp_path / "whole.parquet")
     whole = pq.read_table(tmp_path / "whole.parquet")
     with monkeypatch.context() as patch:
@@ -271,7 +276,7 @@ def test_a_part_that_is_damaged_is_made_again(
 def test_a_part_damaged_before_the_end_is_named_and_made_again_by_the_next_call(
     trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    source = find_images(str(folder))
+    source = open_images(str(folder))
     embed(trained, source, tmp_path / "whole.parquet")
     whole = pq.read_table(tmp_path / "whole.parquet")
     plain = Parts.write
@@ -343,7 +348,7 @@ def test_parts_of_other_images_or_weights_are_not_gone_on_with(
     with monkeypatch.context() as patch:
         stop_after(patch, 7)
         with pytest.raises(Killed):
-            embed(load_trained(tmp_path / "run"), find_images(str(tmp_path / "photos")), tmp_path / "e.parquet")
+            embed(load_trained(tmp_path / "run"), open_images(str(tmp_path / "photos")), tmp_path / "e.parquet")
     if change == "images":
         (tmp_path / "photos" / "part 0" / "000.png").unlink()
     else:
@@ -353,7 +358,7 @@ def test_parts_of_other_images_or_weights_are_not_gone_on_with(
         encoder = load_trained(run).method.encoder
         torch.nn.init.zeros_(next(encoder.parameters()))
         write_weights(tmp_path / "run" / "encoder.safetensors", encoder)
-    trained, source = load_trained(tmp_path / "run"), find_images(str(tmp_path / "photos"))
+    trained, source = load_trained(tmp_path / "run"), open_images(str(tmp_path / "photos"))
     done = embed(trained, source, tmp_path / "e.parquet")
     assert done.resumed == 0
     embed(trained, source, tmp_path / "fresh.parquet")
@@ -369,6 +374,49 @@ def test_a_file_that_exists_is_only_replaced_by_force(carl: Run, run: Path, fold
     done = carl("embed", run, folder, "-o", "e.parquet", "--force")
     assert done.returncode == 0, done.stderr
     assert len(pq.read_table(tmp_path / "e.parquet")) == 96
+
+
+@pytest.fixture
+def shards(pixels: np.ndarray, tmp_path: Path) -> Path:
+    """The first 24 images in two tar files, with their labels beside them."""
+    (tmp_path / "shards").mkdir()
+    for shard in range(2):
+        with tarfile.open(tmp_path / "shards" / f"{shard:03d}.tar", "w") as archive:
+            for number in range(12 * shard, 12 * shard + 12):
+                content = io.BytesIO()
+                Image.fromarray(pixels[number]).save(content, "PNG")
+                for name, data in ((f"{number}.png", content.getvalue()), (f"{number}.cls", b"1")):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(data)
+                    archive.addfile(member, io.BytesIO(data))
+    return tmp_path / "shards"
+
+
+@pytest.mark.usefixtures("shards")
+def test_every_image_of_shards_has_a_row(carl: Run, run: Path, trained: Trained, small_data: Path, tmp_path: Path):
+    done = carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet")
+    assert done.returncode == 0, done.stderr
+    table = pq.read_table(tmp_path / "e.parquet")
+    names = [f"shards/00{shard}.tar#{place}" for shard in range(2) for place in range(12)]
+    assert table.column("path").to_pylist() == names
+    np.testing.assert_allclose(embeddings_of(table), features_of(trained, small_data)[:24], atol=1e-5)
+
+
+def test_embeddings_of_shards_are_searched_from_anywhere(
+    carl: Run, run: Path, trained: Trained, shards: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    query = folder / "part 0" / "017.png"
+    found = carl("search", run, "shards/{000..001}.tar", query, "-k", "1")
+    assert found.returncode == 0, found.stderr
+    assert f"{shards}/001.tar#5" in found.stdout
+    assert carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet").returncode == 0
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    index, answers = search(trained, "../e.parquet", [str(query)], 1, None, silent)
+    write_sheet(trained, index, answers, "shards", tmp_path / "sheet.html")
+    sheet = (tmp_path / "sheet.html").read_text()
+    assert "shards/001.tar#5" in sheet
+    assert sheet.count("data:image/png") == 2  # the query and what was found
 
 
 def test_bad_input_of_embed_is_one_line(carl: Run, run: Path, folder: Path, tmp_path: Path):

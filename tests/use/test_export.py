@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import save_file
 
 import carl
+from carl.data.open import open_images
 from carl.evaluation.results import file_hash
 from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d
 from carl.use.embed import embed
@@ -23,7 +24,6 @@ from carl.use.encoder import Trained, load_trained
 from carl.use.export import export as export_module
 from carl.use.export.export import export, plain_encoder
 from carl.use.export.formats import FORMATS, Format
-from carl.use.images import find_images
 from tests.conftest import Run
 from tests.reliability.conftest import listed
 from tests.use.conftest import QUICK
@@ -46,7 +46,7 @@ def features_by(usage: str, images: object) -> np.ndarray:
 def test_exported_features_equal_the_embeddings_of_the_run(
     resnet: Trained, folder: Path, pixels: np.ndarray, form: str, tmp_path: Path
 ):
-    embed(resnet, find_images(str(folder)), tmp_path / "e.parquet")
+    embed(resnet, open_images(str(folder)), tmp_path / "e.parquet")
     embeddings = embeddings_of(pq.read_table(tmp_path / "e.parquet"))
     done = export(resnet, form, tmp_path / FORMATS[form].name)
     views = resnet.views(pixels)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from pathlib import Path
 
 import numpy as np
 
 from carl.config import DataConfig
-from carl.data.batches.stream import open_stream
 from carl.data.dataset import UNLABELLED, Dataset
-from carl.data.listing import throttled
-from carl.data.open import SOURCES, open_dataset
-from carl.data.sources.shards import names_shards
+from carl.data.open import open_dataset
 from carl.errors import UserError
 from carl.terminal import show_progress
 
@@ -23,16 +19,16 @@ def load_data(data: DataConfig, labels_for: str | None = None) -> Dataset:
 
     `labels_for` names a method that trains on labelled images alone.
     """
-    if data.road == "stream" or (data.road == "auto" and names_shards(data.source)):
-        return load_stream(data, labels_for)
     dataset = open_dataset(
         data.source,
         image_size=data.image_size,
         root=None if data.root is None else Path(data.root),
         max_bad=data.max_bad,
-        road=data.road,
+        views_from=data.views_from,
         progress=show_progress,
     )
+    if dataset.stream is not None:
+        _check_uncut(data, labels_for)
     if labels_for is not None:
         dataset = labelled_only(dataset, labels_for)
     if data.held_out:
@@ -45,15 +41,14 @@ def load_data(data: DataConfig, labels_for: str | None = None) -> Dataset:
     return dataclasses.replace(dataset, splits={**dataset.splits, key: whole.head(limit)})
 
 
-def load_stream(data: DataConfig, labels_for: str | None) -> Dataset:
-    """Shards that are read as training goes; what needs all images at hand is refused."""
+def _check_uncut(data: DataConfig, labels_for: str | None) -> None:
+    """Refuse for a stream what needs all images at hand."""
     if labels_for is not None:
         raise UserError(f"a stream has no labels, and {labels_for} needs them; choose another --method")
     if data.limit is not None:
         raise UserError(f"data.limit={data.limit} cannot cut a stream; name fewer shards")
     if data.held_out:
         raise UserError(f"data.held_out={data.held_out} cannot cut a stream; keep shards of their own for judging")
-    return open_stream(data.source, data.image_size, data.max_bad, throttled(show_progress))
 
 
 def hold_out(dataset: Dataset, count: int) -> Dataset:
@@ -78,28 +73,3 @@ def labelled_only(dataset: Dataset, purpose: str) -> Dataset:
         train = train.subset(known.nonzero()[0])
     splits = {name: split for name, split in dataset.splits.items() if name != "unlabeled"}
     return dataclasses.replace(dataset, splits={**splits, "train": train})
-
-
-def recognised_name(source: str) -> str:
-    """The known data set that a source is or that its file is named after, else the source itself."""
-    stem = re.sub(r"[^a-z0-9]", "", Path(source).name.lower())
-    for name in sorted(SOURCES.keys() - {"shapes"}, key=len, reverse=True):  # cifar100 before cifar10
-        if stem.startswith(name.replace("-", "")):
-            return name
-    return source
-
-
-def absolute_source(source: str) -> str:
-    """The source with files and folders named in full, so that a run can be resumed from anywhere."""
-    if source in SOURCES:
-        return source
-    if path_exists(source):
-        return str(Path(source).resolve())
-    return str(Path(source).absolute()) if names_shards(source) and "://" not in source else source
-
-
-def path_exists(name: str) -> bool:
-    try:
-        return Path(name).exists()
-    except (OSError, ValueError):  # too long for the file system, or with a null byte
-        return False

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from carl.data.batches.photos import PhotoImages
+    from carl.data.photo_images import PhotoImages
     from carl.data.sources.shards import Shards
 
 UNLABELLED = -1
 
 # What training cuts its views from: packed pixels, the files themselves, or shards that are read as it goes.
-Road = Literal["packed", "photos", "stream"]
+ViewSource = Literal["packed", "photos", "stream"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +100,7 @@ class Dataset:
     folds: tuple[np.ndarray, ...] = ()  # STL-10: ten arrays of indices into train, 1,000 each
     opened: str = "train"  # the split that the user's path named: "test" for photos-test.parquet
     fitted: bool = False  # whether the images had to be scaled and cut to one size to be packed
-    stream: Shards | None = None  # what training reads, where the splits hold but a sample of it
+    stream: Shards | None = None  # what training reads, where the splits hold only a sample of it
 
     @property
     def train(self) -> Split:
@@ -112,7 +112,8 @@ class Dataset:
         return self.splits.get("unlabeled", self.train)
 
     @property
-    def road(self) -> Road:
+    def views_from(self) -> ViewSource:
+        """What training cuts its views from."""
         if self.stream is not None:
             return "stream"
         return "packed" if self.pretraining.photos is None else "photos"

@@ -17,18 +17,9 @@ _GAP = 2  # pixels between the images of a sheet
 _CELL = 64  # pixels; smaller images are enlarged to it by whole factors, larger ones are shrunk
 
 
-FILE_KINDS: list[Row] = [
-    ("FOLDER", "Images in .jpg, .png, .webp, .bmp, .tif, .gif and others, at any depth; sub-folders may be classes."),
-    ("FILE.parquet", "As Hugging Face writes it: encoded images, labels, class names; or a folder of such files."),
-    ("FILE.npy, .npz", "Arrays of uint8 (N, H, W, C) or (N, C, H, W), with or without labels."),
-    ("SHARDS.tar", "WebDataset shards, a pattern or an address of them: read as training goes, not packed."),
-]
-
-
 def list_sources() -> list[Row]:
-    """Every name that `open_dataset` knows, with a sentence about it, and the kinds of files that open."""
-    named = [(name, (function.__doc__ or "").partition("\n")[0]) for name, function in SOURCES.items()]
-    return [*named, *FILE_KINDS]
+    """Every data set that is known by name and every kind of files that opens, with a sentence about it."""
+    return [(name, source.about) for name, source in SOURCES.items()]
 
 
 def describe(dataset: Dataset) -> list[Row]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from carl.config import DataConfig
-from carl.data.configured import recognised_name
 from carl.data.dataset import Dataset
+from carl.data.open import recognised_name
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from carl.errors import UserError
+
+if TYPE_CHECKING:
+    from carl.data.sources.shards import Shards
 
 Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many (0: unknown)
 LARGEST_IMAGE = 256 * 2**20  # bytes of an image file; more than any photo, less than what hurts
@@ -87,8 +91,9 @@ class Listing:
     splits: Mapping[str, SplitListing]
     class_names: tuple[str, ...] = ()
     folds: tuple[np.ndarray, ...] = ()
-    opened: str = "train"
+    opened: str = "train"  # the split that the user's path named
     notes: tuple[str, ...] = field(default=())
+    shards: Shards | None = None  # where these are, training reads them as it goes instead of packing all images
 
     def __post_init__(self) -> None:
         check_class_names(self.class_names, self.name)

@@ -1,59 +1,55 @@
-"""Where images come from: a literal registry of names, and one function for whatever else the user has."""
+"""The one door to images: whatever a command or a script names is recognised here, by the entries of SOURCES.
+
+`open_dataset` is the face for training and evaluation: packed and cached, with photos or a stream beside them where
+training cuts its views from those. `open_images` is the face for using an encoder: listed, never packed, decoded as
+they are needed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+import hashlib
+import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from carl.data.batches.photos import with_photos
 from carl.data.dataset import Dataset
-from carl.data.listing import ArraySplit, Listing, Progress, files_key, silent, throttled
+from carl.data.image_source import ImageSource
+from carl.data.listing import Listing, Progress, silent, split_in_name, throttled
 from carl.data.packing.cache import cache_folder
 from carl.data.packing.pack import check_side, open_listing
-from carl.data.sources.arrays import list_npy, list_npz
-from carl.data.sources.folder import EXTENSIONS, list_folder, walk_files
-from carl.data.sources.official import (
-    IMAGENET64_BATCH,
-    cifar10,
-    cifar100,
-    imagenet64,
-    list_imagenet64,
-    recognise,
-    stl10,
-    tiny_imagenet,
-)
-from carl.data.sources.parquet import holds_images, list_parquet
+from carl.data.photo_images import check_of_photos, with_photos
+from carl.data.sources import official
+from carl.data.sources.arrays import NPY, NPZ
+from carl.data.sources.base import Request, Source
+from carl.data.sources.folder import FOLDER, IMAGE, walk_files, walk_images
+from carl.data.sources.parquet import PARQUET
 from carl.data.sources.python import list_python
+from carl.data.sources.shapes import SHAPES
+from carl.data.sources.shards import SHARDS, Shards, has_tar_files, list_sample, names_shards
 from carl.errors import UserError, suggestion
 
 if TYPE_CHECKING:
     import torch.utils.data
 
-
-def shapes(root: Path, progress: Progress) -> Listing:
-    """Built-in drawings: 10,000 training and 2,000 test images of 32 pixels in 10 classes (no download)."""
-    from carl.data.sources import shapes as module
-
-    def split(count: int, seed: int) -> ArraySplit:
-        return ArraySplit(count, lambda: iter([module.make_shapes(count, seed)]))
-
-    return Listing(
-        name="shapes",
-        key=files_key([Path(module.__file__)]),  # drawn anew when the drawing changes
-        splits={"train": split(10_000, seed=0), "test": split(2_000, seed=1)},
-        class_names=tuple(module.CLASS_NAMES),
-    )
-
-
-SOURCES: dict[str, Callable[[Path, Progress], Listing]] = {
-    "shapes": shapes,
-    "cifar10": cifar10,
-    "cifar100": cifar100,
-    "stl10": stl10,
-    "tiny-imagenet": tiny_imagenet,
-    "imagenet64": imagenet64,
+# The first entry that recognises a path is asked to list it.
+SOURCES: dict[str, Source] = {
+    "shapes": SHAPES,
+    "cifar10": official.CIFAR10,
+    "cifar100": official.CIFAR100,
+    "stl10": official.STL10,
+    "tiny-imagenet": official.TINY_IMAGENET,
+    "imagenet64": official.IMAGENET64,
+    "FOLDER": FOLDER,
+    "IMAGE.jpg": IMAGE,
+    "FILE.parquet": PARQUET,
+    "FILE.npy": NPY,
+    "FILE.npz": NPZ,
+    "SHARDS.tar": SHARDS,
 }
+
+ViewsFrom = Literal["auto", "packed", "photos", "stream"]
 
 
 def open_dataset(
@@ -62,67 +58,146 @@ def open_dataset(
     image_size: int | None = None,
     root: Path | None = None,
     max_bad: int | None = None,
-    road: Literal["auto", "packed", "photos"] = "auto",
+    views_from: ViewsFrom = "auto",
     progress: Progress | None = None,
 ) -> Dataset:
     """Open images of any kind as one typed object, packed and cached.
 
-    `source` is a name of SOURCES, a folder of images, a Parquet file or folder of shards, a .npy or .npz file, or
-    a Python data set with images of any size. Equal-sized images up to 256 pixels a side are packed as they are;
-    others are scaled so that their shorter side is `image_size` (by default their usual one, but at most 96) and
-    centrally cropped to a square. `root` is where the official archives lie or are downloaded to. More than
-    `max_bad` images that cannot be decoded are an error (by default one in twenty). `road` says what training cuts
-    its views from: `packed` images, the `photos` themselves (only for a folder of files), or whichever keeps the
-    detail that crops need (see `photos.with_photos`). `progress` is called as `progress("decoding train", done, total)`
+    `source` is a name such as "shapes", a folder of images, a Parquet file or a folder of them, a .npy or .npz file,
+    tar or Parquet shards by a pattern or an address, or a Python data set with images of any size. Equal-sized images
+    up to 256 pixels a side are packed as they are; others are scaled so that their shorter side is `image_size` (by
+    default their usual one, but at most 96) and centrally cropped to a square. Of shards a sample is packed, and
+    training reads the rest as it goes.
+
+    `root` is where the official archives lie or are downloaded to. More than `max_bad` images that cannot be decoded
+    are an error (by default one in twenty). `views_from` says what training cuts its views from: `packed` images, the
+    `photos` themselves (only for a folder of files), a `stream` of shards, or by default whichever keeps the detail
+    that crops need (see `photo_images.with_photos`). `progress` is called as `progress("decoding train", done, total)`
     some ten times a second; a total of 0 is one that is not known.
     """
     check_side(image_size)
     if max_bad is not None and max_bad < 0:
         raise UserError(f"max_bad={max_bad} is not a count; use 0 to allow no bad file")
     report = throttled(progress or silent)
-    listing = list_source(source, (root or cache_folder() / "downloads").absolute(), report)
-    return with_photos(open_listing(listing, image_size, max_bad, report), listing, road, report)
+    listing = list_source(source, _archives(root), report, as_shards=views_from == "stream")
+    if listing.shards is not None and views_from in ("auto", "stream"):
+        return _with_stream(listing.name, listing.shards, image_size, max_bad, report)
+    if views_from == "photos":
+        check_of_photos(listing)
+    dataset = open_listing(listing, image_size, max_bad, report)
+    return dataset if views_from == "packed" else with_photos(dataset, listing, views_from == "photos", report)
 
 
-def list_source(source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress) -> Listing:
-    """What `source` holds, before any pixel of it is read; `root` is where official archives lie or go."""
-    if isinstance(source, str) and source in SOURCES:
-        return SOURCES[source](root, progress)
+def open_images(
+    source: str | Path, split: str | None = None, root: str | Path | None = None, progress: Progress = silent
+) -> ImageSource:
+    """The images of whatever `open_dataset` opens by a name or a path, or of one image file, one after the other.
+
+    A folder of images gives all of them, at any depth. Where a data set has splits, a file or folder whose name says
+    one gives that one, everything else gives all of them; `split` names another.
+    """
+    name = str(source)
+    kind, path = _recognised(source)
+    asked = Request(name, path, _archives(root), progress)
+    if split is None and kind.list_files is not None:
+        files = kind.list_files(asked)
+        return ImageSource(name, str(files.key), files.splits, files=True)
+    listing = kind.list(asked)
+    splits = dict(listing.splits)
+    if split is not None and split not in splits:
+        raise UserError(f"{name} has no split {split!r}{suggestion(split, splits)}")
+    place = Path(path or "")
+    one = path is not None and place.is_file() and kind is not NPZ  # other splits lie beside it, not in it
+    named = path is not None and place.is_dir() and split_in_name(place.resolve().name) is not None
+    if split is not None or one or named:
+        chosen = split or listing.opened
+        splits = {chosen: splits[chosen]}
+    key = hashlib.blake2b(f"{listing.key} {list(splits)}".encode(), digest_size=16).hexdigest()
+    return ImageSource(name, key, splits, class_names=listing.class_names, by_split=not one)
+
+
+def list_source(
+    source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress, as_shards: bool = False
+) -> Listing:
+    """What `source` holds, before any pixel of it is read; with `as_shards` its files are read as training goes."""
     if not isinstance(source, str | Path):
+        if as_shards:
+            raise UserError(f"views_from='stream' reads shards, and {type(source).__name__} has none; use packed")
         return list_python(source)
-    if not str(source):
-        raise _unknown("")
-    path = Path(source).expanduser().absolute()
-    if path.is_dir():
-        return _list_directory(path, str(source))
-    if not path.exists():
+    name = str(source)
+    kind, path = (SHARDS, os.path.expanduser(name)) if as_shards else _recognised(source)
+    return kind.list(Request(name, path, root, progress))
+
+
+def known_names() -> list[str]:
+    """The data sets that are known by name."""
+    return [name for name, source in SOURCES.items() if source.known_by_name]
+
+
+def recognised_name(source: str) -> str:
+    """The known data set that a source is or that its file is named after, else the source itself."""
+    stem = re.sub(r"[^a-z0-9]", "", Path(source).name.lower())
+    for name in sorted(set(known_names()) - {"shapes"}, key=len, reverse=True):  # cifar100 before cifar10
+        if stem.startswith(name.replace("-", "")):
+            return name
+    return source
+
+
+def absolute_source(source: str) -> str:
+    """The source with files and folders named in full, so that a run can be resumed from anywhere."""
+    if source in known_names():
+        return source
+    if os.path.exists(source):
+        return str(Path(source).resolve())
+    return str(Path(source).expanduser().absolute()) if names_shards(source) and "://" not in source else source
+
+
+def _archives(root: str | Path | None) -> Path:
+    return Path(root or cache_folder() / "downloads").absolute()
+
+
+def _recognised(source: str | Path) -> tuple[Source, str | None]:
+    """The entry for what the user named, and where it lies (None where it is known by name)."""
+    if isinstance(source, str) and source in known_names():
+        return SOURCES[source], None
+    path = os.path.expanduser(source)
+    kind = next((kind for kind in SOURCES.values() if path and kind.recognises(path)), None)
+    if kind is None and os.path.isdir(path):
+        kind = _kind_of_folder(path)
+    if kind is None:
         raise _unknown(str(source))
-    readers = {".parquet": list_parquet, ".npy": list_npy, ".npz": list_npz}
-    if path.suffix.lower() not in readers:
-        raise UserError(
-            f"{source} is a file of an unknown kind; give a folder of images, a file that ends in "
-            f"{', '.join(readers)}, or one of the names {', '.join(SOURCES)}"
-        )
-    return readers[path.suffix.lower()](path, str(source))
+    return kind, path
 
 
-def _list_directory(path: Path, name: str) -> Listing:
+def _kind_of_folder(path: str) -> Source:
     """By the first file that tells, upper folders first, so that a million images are not searched for others."""
-    official = recognise(path)
-    if official is not None:
-        return official(path, name)
-    for file in walk_files(path):
-        extension = Path(file.name).suffix.lower()
-        if extension == ".parquet" and holds_images(Path(file.path)):
-            return list_parquet(path, name)
-        if IMAGENET64_BATCH.fullmatch(file.name):
-            return list_imagenet64(path, name)
-        if extension in EXTENSIONS:
-            break
-    return list_folder(path, name)
+    for file in walk_files(Path(path)):
+        kind = next((kind for kind in SOURCES.values() if kind.tells(file)), None)
+        if kind is not None:
+            return kind
+    return SHARDS if has_tar_files(path) and not walk_images(Path(path)) else FOLDER
+
+
+def _with_stream(name: str, shards: Shards, image_size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
+    """Shards as a data set: a packed sample of some of them, and the stream of all."""
+    dataset = open_listing(list_sample(shards, name), image_size, max_bad, progress)
+    if dataset.train.images.channels != 3:
+        raise UserError(f"{name} holds images that are not in colour; pack them: carl pretrain FOLDER")
+    note = (
+        f"training reads {shards.images} images from {len(shards)} shards as it goes; "
+        f"{len(dataset.train)} of them are packed for statistics and probes"
+    )
+    fingerprint = f"{shards.key}-{dataset.fingerprint}"
+    return dataclasses.replace(dataset, stream=shards, fingerprint=fingerprint, notes=(*dataset.notes, note))
 
 
 def _unknown(source: str) -> UserError:
+    if source and Path(source).expanduser().exists():
+        kinds = [kind for kind, entry in SOURCES.items() if not entry.known_by_name]
+        return UserError(
+            f"{source} is a file of an unknown kind; give one of {', '.join(kinds)}, or one of the names "
+            f"{', '.join(known_names())}"
+        )
     if "/" in source or "\\" in source or "." in source:
         return UserError(f"{source} does not exist; give a folder of images, or a .parquet, .npy or .npz file")
-    return UserError(f"{source!r} is neither a data set's name nor a folder or file{suggestion(source, SOURCES)}")
+    return UserError(f"{source!r} is neither a data set's name nor a folder or file{suggestion(source, known_names())}")

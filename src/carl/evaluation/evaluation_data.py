@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from carl import distributed
-from carl.data.batches.packed import Batches
+from carl.data.batches.build import batches_for
+from carl.data.batches.shuffled import ShuffledBatches
 from carl.data.dataset import UNLABELLED, Dataset, Split, Statistics
 from carl.errors import UserError
 from carl.evaluation.features import Progress, frozen, map_images_together
@@ -64,7 +65,7 @@ class Material:
             self.kept[id(split)] = known = (encoder, self.features(encoder, split))
         return known[1]
 
-    def batches(self, split: Split, batch_size: int, seed: int, smallest: int = 1) -> Batches:
+    def batches(self, split: Split, batch_size: int, seed: int, smallest: int = 1) -> ShuffledBatches:
         """Shuffled batches of random crops and flips, this process's share; every image in each epoch.
 
         Where batch norm is trained, the `smallest` batch is of two: one image that is left over stays out.
@@ -74,7 +75,9 @@ class Material:
             [replace(recipe, crop_area=(self.crop_min, 1.0))], self.statistics.mean, self.statistics.std, seed
         )
         rank, ranks, size = distributed.rank(), distributed.world_size(), min(batch_size, len(split))
-        return Batches(split, views, size, seed, self.device, False, rank, ranks, equal_shares=False, smallest=smallest)
+        return batches_for(split)(
+            split, views, size, seed, self.device, False, rank, ranks, equal_shares=False, smallest=smallest
+        )
 
 
 def gather_material(

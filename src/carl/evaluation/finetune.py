@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl import distributed
-from carl.data.batches.packed import Batches
+from carl.data.batches.shuffled import ShuffledBatches
 from carl.errors import UserError
 from carl.evaluation.evaluation_data import Material
 from carl.evaluation.logistic import stratified
@@ -79,7 +79,7 @@ def classifier(features: Tensor, classes: int) -> nn.Module:
     return nn.Sequential(norm, linear)
 
 
-def _train(model: nn.Module, batches: Batches, recipe: FinetuneRecipe, material: Material) -> None:
+def _train(model: nn.Module, batches: ShuffledBatches, recipe: FinetuneRecipe, material: Material) -> None:
     peak = recipe.rate * batches.batch_size / 256
     groups = parameter_groups(model, recipe.weight_decay)
     optimizer = torch.optim.SGD(groups, lr=peak, momentum=recipe.momentum, nesterov=True)

@@ -90,7 +90,7 @@ def _target_in_run(
             f"--set {fixed[0]}: the run's own value holds; of a run only data.* and train.device may change"
         )
     # What a run limits its training to says nothing of other data, and it may have been trained elsewhere.
-    elsewhere = {"source": data, "limit": None, "held_out": 0, "root": None, "road": "auto"}
+    elsewhere = {"source": data, "limit": None, "held_out": 0, "root": None, "views_from": "auto"}
     other: Layer = {} if data is None else {"data": elsewhere}
     anywhere: Layer = {"train": {"device": "auto"}}
     merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, layer])

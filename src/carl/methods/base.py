@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl.config import Config, Layer, MethodOptions
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.models.encoders import build_encoder, feature_size

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from carl.config import Config, Layer, merge
-from carl.data.configured import absolute_source, load_data, path_exists
+from carl.data.configured import load_data
 from carl.data.dataset import Dataset
 from carl.data.facts import DataFacts
+from carl.data.open import absolute_source
 from carl.memory import keep_freed_memory
 from carl.methods import Method, find_method
 
@@ -27,7 +29,7 @@ def with_absolute_paths(layer: Layer) -> Layer:
     named: dict[str, dict[str, str]] = {}
     if isinstance(source, str):
         named["data"] = {"source": absolute_source(source)}
-    if isinstance(init, str) and init != "timm" and path_exists(init):
+    if isinstance(init, str) and init != "timm" and os.path.exists(init):
         named["model"] = {"init": str(Path(init).resolve())}
     return merge([layer, named])
 

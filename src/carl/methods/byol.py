@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import SHAPES_BUDGET, Method, Metrics, encoder_and_projection, forward_views, spread
 from carl.methods.losses import regression

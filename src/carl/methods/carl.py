@@ -8,7 +8,7 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from carl.config import Config, Layer
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.base import Method, Metrics, assignment_figures, encoder_and_projection, forward_views

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection
 from carl.methods.losses import info_nce, unit

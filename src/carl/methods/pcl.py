@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.base import SHAPES_BUDGET, EmbedFn, Method, Metrics, contrast_figures, encoder_and_projection

@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection, forward_views
 from carl.methods.losses import nt_xent

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.base import SHAPES_BUDGET, Method, Metrics, spread

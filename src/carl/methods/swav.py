@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from carl import distributed
 from carl.config import Config, Layer, MethodOptions, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import (
     SHAPES_BUDGET,

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from carl import files
 from carl.config import Layer, merge
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.device import pick_device
 from carl.evaluation.evaluate import machine
 from carl.methods.base import Method

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from carl import files
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.device import pick_device
 from carl.evaluation.protocols import PROTOCOLS
 from carl.methods.build import build_method

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
-from carl.config import Layer, merge
-from carl.data.configured import recognised_name
+from carl.config import Layer, merge, with_present_names
 from carl.data.facts import DataFacts
-from carl.data.open import SOURCES
+from carl.data.open import known_names, recognised_name
 from carl.device import pick_device
 from carl.errors import UserError
 from carl.evaluation.evaluate import evaluate, machine
@@ -82,7 +81,7 @@ class Job:
 
 def identity(layer: Layer) -> Layer:
     """The values that have a say in the weights: two layers with the same, and the same presets, are the same run."""
-    plain: Layer = json.loads(json.dumps(layer))
+    plain = with_present_names(json.loads(json.dumps(layer)))
     found = {
         section: {
             key: value
@@ -267,7 +266,7 @@ def _reopen(folder: Path, job: Job, layer: Layer) -> None:
         raise UserError(
             f"{folder} is a run of {config.train.epochs} epochs, and {epochs} are asked for; choose another --out"
         )
-    if job.layer["data"]["source"] not in SOURCES:
+    if job.layer["data"]["source"] not in known_names():
         return
     here = {"source": str(data["source"]), "root": data.get("root")}
     if here != {"source": config.data.source, "root": config.data.root}:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from carl.config import Config, ModelConfig, resolve
-from carl.data.configured import recognised_name
 from carl.data.facts import DataFacts
+from carl.data.open import recognised_name
 from carl.evaluation.evaluate import MOCO_CROP
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.methods import find_method

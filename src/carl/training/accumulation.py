@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.methods.base import Method, Metrics
 from carl.training.checkpoint import get_device_random_state, set_device_random_state
 

@@ -104,8 +104,6 @@ def _reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, DataFac
     if config.data.image_size is None:
         raise UserError(f"{run.config_file} is not complete, it lacks data.image_size; restore it, or start a new run")
     dataset = load_data_for(config)
-    if dataset.stream is not None and config.data.lanes is None:
-        raise UserError(f"{run.config_file} is not complete, it lacks data.lanes; restore it, or start a new run")
     extended_from = stored.train.epochs if config.train.epochs > stored.train.epochs else None
     return config, dataset, DataFacts.of(config.data, dataset), extended_from
 

@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from carl import files
 from carl.clustering import kmeans
 from carl.config import Config
-from carl.data.batches.packed import make_views
+from carl.data.batches.build import make_views
 from carl.data.dataset import Dataset, Split
 from carl.data.facts import DataFacts
 from carl.distributed import apart

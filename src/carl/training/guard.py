@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from carl import distributed, files
-from carl.data.batches.packed import Batch, Batches, BatchSource
+from carl.data.batches.base import Batch, TrainingBatches
 
 # fp16 steps without an update in a row: GradScaler begins at 2^16 and halves, and is then below fairseq's least scale
 # of 1e-4 (--min-loss-scale).
@@ -77,7 +77,7 @@ def _finite_gradient(parameters: Iterable[nn.Parameter], loss: Tensor) -> Tensor
     return torch.stack([gradient.sum() for gradient in gradients]).sum().isfinite()
 
 
-def write_bad_batch(folder: Path, bad: BadStep, batches: BatchSource) -> tuple[Path, list[int]]:
+def write_bad_batch(folder: Path, bad: BadStep, batches: TrainingBatches) -> tuple[Path, list[int]]:
     """Save which images the bad step saw; returns the file, and those images whose views are not finite themselves.
 
     The views of a batch are a function of its place, so they are made again to be looked at.
@@ -90,14 +90,14 @@ def write_bad_batch(folder: Path, bad: BadStep, batches: BatchSource) -> tuple[P
         rows = batch.indices[~finite].tolist()
     many = f"-{distributed.rank()}" if distributed.world_size() > 1 else ""
     path = folder / f"bad-batch{many}.json"
-    names = batches.split.names if isinstance(batches, Batches) else None
+    names = batches.names_of(bad.images)
     record = {
         "step": bad.step,
         "epoch": epoch + 1,
         "not_finite": bad.what,
         "images": bad.images,
         "images_with_bad_views": rows,
-        **({"names": [names[image] for image in bad.images]} if names else {}),
+        **({"names": names} if names else {}),
     }
     with suppress(OSError):  # a full disk must not hide what is wrong
         files.write_json(path, record)

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from carl import distributed
 from carl.config import Config
-from carl.data.batches.packed import Batch, BatchSource
+from carl.data.batches.base import Batch, TrainingBatches
 from carl.errors import UserError
 from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
@@ -98,7 +98,7 @@ class Trainer:
         self,
         config: Config,
         method: Method,
-        batches: BatchSource,
+        batches: TrainingBatches,
         probe: Probe,
         run: RunDirectory,
         journal: Journal,

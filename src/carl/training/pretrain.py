@@ -6,17 +6,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from carl import distributed, files
 from carl.config import Config, Layer, OptimConfig, differences, merge, resolve
-from carl.data.batches.packed import Batches, check_batch_size, check_shares
-from carl.data.batches.stream import StreamBatches, check_lanes, choose_lanes
+from carl.data.batches.base import TrainingBatches
+from carl.data.batches.build import settled, training_batches
 from carl.data.dataset import Dataset, PackedImages, Split
 from carl.data.facts import DataFacts
-from carl.data.sources.shards import Shards
 from carl.errors import UserError, suggestion
 from carl.evaluation.features import frozen, map_images
 from carl.methods import Method, find_method
@@ -31,7 +29,7 @@ from carl.training.journal import Journal, check_sinks
 from carl.training.loop import Trainer
 from carl.training.probe import Probe
 from carl.views.configured import build_views
-from carl.views.views import PIPELINES, Views
+from carl.views.views import PIPELINES
 
 # What may change between the parts of a run: none of it has a say in the weights.
 FREE_ON_RESUME = ("log.", "probe.", "train.device", "train.keep_epochs", "train.checkpoint_steps", "data.root")
@@ -53,11 +51,8 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     dataset = load_data_for(config)
     config = completed(layer, DataFacts.of(config.data, dataset))
     facts = DataFacts.of(config.data, dataset)  # the preset may have set the side of the views
-    sizes = config.train.batch_size, dataset.training_images, config.train.drop_last
-    check_batch_size(*sizes)
-    check_shares(*sizes, distributed.launched())  # known before the processes have met
-    if dataset.stream is not None:
-        config = with_lanes(config, dataset.stream)
+    ranks = distributed.launched()  # known before the processes have met
+    config = config.model_copy(update={"data": settled(config.data, config.train, dataset, ranks)})
     recipes = build_views(config, dataset.statistics.mean, dataset.statistics.std).recipes
     if len(recipes) < method.views_needed:
         raise UserError(
@@ -97,53 +92,16 @@ def check_text(name: str, text: str) -> None:
         raise UserError(f"{name}={text!r} is no valid Unicode, so it cannot be noted down; rename the folder") from None
 
 
-def with_lanes(config: Config, shards: Shards) -> Config:
-    """The configuration with the lanes of its stream, which then stay the same for the whole run."""
-    batch_size, ranks = config.train.batch_size, distributed.launched()
-    if not config.train.drop_last:
-        raise UserError("train.drop_last=false would need the rest of every lane of a stream; leave it at true")
-    if config.data.lanes is not None:
-        check_lanes(config.data.lanes, batch_size, ranks)
-        return config
-    lanes = choose_lanes(batch_size, len(shards), ranks)
-    return config.model_copy(update={"data": config.data.model_copy(update={"lanes": lanes})})
-
-
-def build_batches(config: Config, dataset: Dataset, views: Views, device: torch.device) -> Batches | StreamBatches:
-    """The training batches of this process."""
-    train, data, rank, ranks = config.train, config.data, distributed.rank(), distributed.world_size()
-    if dataset.stream is None:
-        return Batches(
-            dataset.pretraining, views, train.batch_size, train.seed, device, train.drop_last, rank, ranks
-        )  # fmt: skip
-    assert data.lanes is not None
-    return StreamBatches(
-        dataset.stream, views, train.batch_size, train.seed, device, data.lanes, data.buffer, data.max_bad, rank, ranks
-    )
-
-
 def embed_share(
-    function: Callable[[Tensor], Tensor], batches: Batches | StreamBatches, dataset: Dataset, image_size: int
+    function: Callable[[Tensor], Tensor], batches: TrainingBatches, dataset: Dataset, image_size: int
 ) -> tuple[Tensor, Tensor]:
-    """Rows and values of this process's share of the training set. Laid end to end, the shares are all of it, once.
-
-    Packed images come in shuffled order, so that no batch holds neighbours of the file; shards are shuffled already.
-    """
-    device, statistics = batches.device, dataset.statistics
-    if isinstance(batches, Batches):
-        rows = np.array_split(batches.order(0), distributed.world_size())[distributed.rank()]
-        found = map_images(function, dataset.pretraining, statistics, image_size, device, rows)
-        return torch.from_numpy(rows.copy()).to(device), found.to(device)
-    packed, numbers, values = dataset.pretraining.images, [], []
-    for part, pixels in batches.whole_images(packed.height, packed.width):
-        values.append(map_images(function, Split(PackedImages(pixels)), statistics, image_size, device))
-        numbers.append(torch.from_numpy(part))
-    if not values:
-        raise UserError(
-            f"{len(batches.shards)} shards leave a process without any when all images are embedded; "
-            f"use at most {len(batches.shards)} processes"
-        )
-    return torch.cat(numbers).to(device), torch.cat(values).to(device)
+    """Rows and values of this process's share of the training set. Laid end to end, the shares are all of it, once."""
+    rows, values = [], []
+    for part, pixels in batches.whole_images():
+        images = Split(PackedImages(pixels))
+        values.append(map_images(function, images, dataset.statistics, image_size, batches.device))
+        rows.append(torch.from_numpy(part))
+    return torch.cat(rows).to(batches.device), torch.cat(values).to(batches.device)
 
 
 def shares_batch_norm(config: Config, device: torch.device) -> bool:
@@ -193,7 +151,7 @@ def run_pretraining(
         files.remove_partial_files(run.path)
     ranks = distributed.world_size()
     views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
-    batches = build_batches(config, dataset, views, device)
+    batches = training_batches(dataset, views, config.train, config.data, device, distributed.rank(), ranks)
     checkpoint = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
     if checkpoint is not None and checkpoint.data_fingerprint != dataset.fingerprint:
         raise UserError(
@@ -223,10 +181,8 @@ def run_pretraining(
             console.say(extension_remark(config, extended_from, trainer.step / batches.steps_per_epoch))
         trainer.train()
         trainer.save()
-        if isinstance(batches, StreamBatches):
-            bad = int(distributed.sum_over_processes(torch.tensor([len(batches.bad)], device=device)))
-            if bad:
-                console.say(f"{bad} images of the stream could not be decoded, others of the batch stood in")
+        for remark in batches.remarks():
+            console.say(remark)
         distributed.stop()  # what is left is the main process's
         finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
         if main and config.log.report and not (finished and run.gallery_file.exists()):

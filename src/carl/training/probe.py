@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from carl.config import Config
-from carl.data.batches.packed import make_views
+from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.evaluation.features import extract_features, frozen, map_images
 from carl.evaluation.knn import knn_accuracy

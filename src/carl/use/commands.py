@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from carl import distributed
+from carl.data.open import open_images
 from carl.device import pick_device
 from carl.terminal import show_progress
 from carl.use import curate, doctor
@@ -13,7 +14,6 @@ from carl.use.embed import embed, embeddings_for
 from carl.use.embedding_files import WRITERS
 from carl.use.encoder import Trained, load_trained
 from carl.use.export.export import export
-from carl.use.images import find_images
 from carl.use.search import answer_lines, search, write_sheet
 
 
@@ -32,7 +32,7 @@ def _has_done_its_share() -> bool:
 def embed_images(run: Path, images: str, output: Path, split: str | None, force: bool) -> Iterator[str]:
     """Write the embeddings; yields lines about it."""
     trained = _load(run)
-    source = find_images(images, split, trained.config.data.root)
+    source = open_images(images, split, trained.config.data.root)
     done = embed(trained, source, output, force, show_progress)
     if _has_done_its_share():
         return

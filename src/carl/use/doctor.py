@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from carl.config import Config, resolve
-from carl.data.batches.packed import Batch
+from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.data.packing.cache import cache_folder
 from carl.device import pick_device

@@ -15,13 +15,14 @@ import torch
 
 from carl import distributed, files
 from carl.data.dataset import UNLABELLED
+from carl.data.image_source import Decoded, ImageSource, decoded_images
 from carl.data.listing import EncodedImage, Progress, silent, throttled
+from carl.data.open import absolute_source, open_images
 from carl.data.packing.cache import cache_folder
 from carl.errors import UserError
 from carl.use.embedding_files import VERSION, WRITERS, About, EmbeddingFile, holds_embeddings
 from carl.use.embedding_parts import PART, BadFile, Parts
 from carl.use.encoder import BATCH, Represented, Trained
-from carl.use.images import Decoded, ImageSource, decoded_images, find_images
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ def about(trained: Trained, source: ImageSource) -> About:
         version=VERSION,
         run=str(trained.run.path.absolute()),
         weights=trained.digest,
-        source=str(path.absolute()) if path.exists() else source.name,
+        source=str(path.absolute()) if path.exists() else absolute_source(source.name),
         base=str(Path.cwd()),
-        split=split if source.folder is None else None,
+        split=None if source.files else split,
         class_names=source.class_names,
     )
 
@@ -218,7 +219,8 @@ def embeddings_for(trained: Trained, images: str, split: str | None, progress: P
                 f"{found.about.run}, or make it again with carl embed"
             )
         return found
-    source = find_images(str(path.absolute()) if path.exists() else images, split, trained.config.data.root)
+    named = str(path.absolute()) if path.exists() else absolute_source(images)
+    source = open_images(named, split, trained.config.data.root)
     kept = cache_folder() / "embeddings" / f"{_key(trained, source)}.parquet"
     if not distributed.agreed("kept" if kept.is_file() else ""):
         embed(trained, source, kept.absolute(), progress=progress)

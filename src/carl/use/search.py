@@ -17,11 +17,11 @@ from PIL import Image
 from carl import files
 from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
 from carl.data.listing import Content, Progress, silent
+from carl.data.open import open_images
 from carl.errors import UserError
 from carl.use.embed import embeddings_for
 from carl.use.embedding_files import EmbeddingFile
 from carl.use.encoder import Trained
-from carl.use.images import find_images
 
 THUMBNAIL = 96  # px: a sheet of 100 images stays below a megabyte
 
@@ -181,8 +181,9 @@ def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterato
         yield from paths.items()
         return
     row, last = 0, max(rows)
-    for _, image in find_images(index.about.source, index.about.split, root).read():
-        if image.name == names[row]:  # a bad image has no row
+    for _, image in open_images(index.about.source, index.about.split, root).read():
+        # A bad image has no row. Images in shards are called by where the shard was seen from.
+        if image.name in (names[row], os.path.join(index.about.base, names[row])):
             if row in rows:
                 yield row, image.content
             row += 1

@@ -1,17 +1,13 @@
-"""The third road, for images that are not packed on this machine: read from shards as training goes.
+"""Views cut from images that are not packed on this machine: read from shards as training goes.
 
 All images of an epoch stand in one line, shard after shard, the shards in an order drawn for the epoch. The line is cut
 into lanes of equal length. A batch takes the same number of images from each lane, and within a lane a buffer mixes
 what is near. A process reads some of the lanes. All this is a function of (seed, epoch): who reads a lane, and since
 when, changes nothing, so a run goes on after any step and with any number of processes that divides the lanes.
-
-Beside the stream lies a packed sample of it, which is what everything looks at that wants whole images (statistics,
-probes, galleries).
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -22,60 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from carl.data.batches.packed import Batch, check_batch_size, to_device
-from carl.data.batches.photos import crop_encoded, encoded_size, pool
-from carl.data.dataset import UNLABELLED, Dataset
+from carl import distributed
+from carl.data.batches.base import WHOLE_IMAGES, Batch, check_batch_size, to_device
+from carl.data.decoding.crop import crop_encoded, encoded_size, pool
 from carl.data.decoding.decode import DecodeError, decode
-from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable, silent
-from carl.data.packing.pack import check_side, open_listing
-from carl.data.sources.shards import Shards, find_shards
+from carl.data.listing import Unusable
+from carl.data.sources.shards import Shards
 from carl.errors import UserError
 from carl.views.views import Views
 
-SAMPLE = 2_048  # images packed for statistics and probes: the probe looks at 1,000, and a mean of so many is settled
-SAMPLED_SHARDS = 32
 LANES = 64  # at most, if processes allow; each is an open file, and each batch mixes so many shards
 BATCHES_AHEAD = 2
 
 Sample = tuple[int, bytes | None]  # number of the image, and its encoded bytes
-
-
-def open_stream(
-    source: str, image_size: int | None = None, max_bad: int | None = None, progress: Progress = silent
-) -> Dataset:
-    """Shards as a data set: a packed sample of some of them, and the stream of all."""
-    check_side(image_size)
-    shards = find_shards(source, progress)
-    count = sum(len(places) for _, places in _sampled(shards))
-    listing = Listing(
-        name=source,
-        key=hashlib.blake2b(f"{count} images of {shards.key}".encode(), digest_size=16).hexdigest(),
-        splits={"train": EncodedSplit(count, labelled=False, read=lambda: _read(shards))},
-    )
-    dataset = open_listing(listing, image_size, max_bad, progress)
-    if dataset.train.images.channels != 3:
-        raise UserError(f"{source} holds images that are not in colour; pack them: carl pretrain FOLDER")
-    note = (
-        f"training reads {shards.images} images from {len(shards)} shards as it goes; "
-        f"{len(dataset.train)} of them are packed for statistics and probes"
-    )
-    fingerprint = f"{shards.key}-{dataset.fingerprint}"
-    return dataclasses.replace(dataset, stream=shards, fingerprint=fingerprint, notes=(*dataset.notes, note))
-
-
-def _sampled(shards: Shards) -> list[tuple[int, np.ndarray]]:
-    """Shards spread over all of them, and as many first images of each as make the sample."""
-    filled = np.flatnonzero(shards.counts)
-    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, min(SAMPLED_SHARDS, len(filled))).round().astype(int))]
-    each = -(-SAMPLE // len(chosen))
-    return [(int(shard), np.arange(min(each, shards.counts[shard]))) for shard in chosen]
-
-
-def _read(shards: Shards) -> Iterator[EncodedImage]:
-    for shard, places in _sampled(shards):
-        for place, content in shards.read(shard, places):
-            name = f"{shards.addresses[shard]}#{place}"
-            yield EncodedImage(name, content or Unusable("empty, or too large to read"), UNLABELLED)
 
 
 def choose_lanes(batch_size: int, shards: int, ranks: int) -> int:
@@ -173,11 +128,14 @@ class StreamBatches:
         max_bad: int | None = None,
         rank: int = 0,
         ranks: int = 1,
+        *,
+        whole_size: tuple[int, int],  # height and width to which whole images are brought
     ) -> None:
         check_batch_size(batch_size, shards.images, drop_last=True)
         check_lanes(lanes, batch_size, ranks)
         self.shards, self.views, self.batch_size, self.seed, self.device = shards, views, batch_size, seed, device
         self.lanes, self.buffer, self.rank, self.ranks = lanes, max(1, buffer // lanes), rank, ranks
+        self.whole_size = whole_size
         most = shards.images // 20 if max_bad is None else max_bad  # one in twenty, as when packing
         self.max_bad = -(-most // ranks)  # of this process's share
         self.bad: dict[int, str] = {}  # images that could not be decoded, and why
@@ -187,7 +145,6 @@ class StreamBatches:
         return self.shards.images // self.batch_size
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch from `first_step` on; the next ones are read while the current is used."""
         line, each = Line(self.shards, self.seed, epoch), self.batch_size // self.lanes
         own = range(self.rank, self.lanes, self.ranks)
         lanes = [line.lane(number, self.lanes, self.buffer, first_step * each) for number in own]
@@ -240,8 +197,7 @@ class StreamBatches:
     def _note_bad(self, number: int, error: str, some_left: bool) -> None:
         self.bad[number] = error
         if len(self.bad) > self.max_bad or not some_left:
-            shard = int(np.searchsorted(self.shards.starts, number, side="right")) - 1
-            where = f"{self.shards.addresses[shard]}#{number - self.shards.starts[shard]}"
+            where = self.shards.name_of(*self.shards.find(number))
             share = "" if self.ranks == 1 else f" of the {self.ranks} processes' shares"
             raise UserError(
                 f"{len(self.bad)} images of the stream cannot be decoded, the last one {where} ({error}); "
@@ -252,20 +208,29 @@ class StreamBatches:
         crops, indices = [to_device(crop, self.device) for crop in crops], to_device(indices, self.device)
         return Batch(self.views.finish(crops, indices, epoch), indices)
 
-    def whole_images(self, height: int, width: int, count: int = 256) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process's share of all images, each once: numbers (n,) and pixels (n, height, width, 3) uint8.
-
-        Shares are of whole shards. An image that cannot be decoded is black.
-        """
-        share = np.array_split(np.arange(len(self.shards)), self.ranks)[self.rank]
+    def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """In the order of the shards, which is mixed enough; an image that cannot be decoded is black."""
+        share = np.array_split(np.arange(len(self.shards)), self.ranks)[self.rank]  # of whole shards
+        if not sum(self.shards.counts[shard] for shard in share):
+            raise UserError(
+                f"{len(self.shards)} shards leave a process without any when all images are embedded; "
+                f"use at most {len(self.shards)} processes"
+            )
         samples = (
             (int(self.shards.starts[shard]) + place, content)
             for shard in share
             for place, content in self.shards.read(int(shard), np.arange(self.shards.counts[shard]))
         )
-        while part := list(islice(samples, count)):
-            pixels = pool().map(lambda sample: _whole(sample[1], (height, width)), part)
+        while part := list(islice(samples, WHOLE_IMAGES)):
+            pixels = pool().map(lambda sample: _whole(sample[1], self.whole_size), part)
             yield np.array([number for number, _ in part]), np.stack(list(pixels))
+
+    def names_of(self, indices: Sequence[int]) -> list[str]:
+        return [self.shards.name_of(*self.shards.find(index)) for index in indices]
+
+    def remarks(self) -> list[str]:
+        bad = int(distributed.sum_over_processes(torch.tensor([len(self.bad)], device=self.device)))
+        return [f"{bad} images of the stream could not be decoded, others of the batch stood in"] if bad else []
 
 
 def _size(content: bytes | None) -> tuple[int, int] | str:

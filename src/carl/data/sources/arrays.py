@@ -25,6 +25,7 @@ from carl.data.listing import (
     split_in_name,
     splits_beside,
 )
+from carl.data.sources.base import Source, is_file
 from carl.errors import UserError
 
 IMAGE_KEYS = ("images", "image", "x", "data", "pixels", "imgs", "arr_0")
@@ -264,3 +265,17 @@ def _read_header(member: IO[bytes], where: str) -> tuple[tuple[int, ...], bool, 
     if dtype.hasobject:
         raise UserError(f"{where} holds Python objects, which are not loaded; save uint8 images of one size")
     return shape, fortran_order, dtype
+
+
+NPY = Source(
+    about="One array of uint8 images, (N, H, W, C) or (N, C, H, W); labels in NAME-labels.npy beside it.",
+    list=lambda asked: list_npy(asked.place, asked.name),
+    recognises=lambda path: is_file(path, ".npy"),
+    known_by_name=False,
+)
+NPZ = Source(
+    about="Arrays by name: images and labels, or x_train, y_train, x_test and y_test.",
+    list=lambda asked: list_npz(asked.place, asked.name),
+    recognises=lambda path: is_file(path, ".npz"),
+    known_by_name=False,
+)

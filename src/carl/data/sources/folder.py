@@ -20,6 +20,7 @@ from carl.data.listing import (
     files_key,
     splits_beside,
 )
+from carl.data.sources.base import Request, Source, is_file
 from carl.errors import UserError
 
 EXTENSIONS = frozenset(
@@ -54,6 +55,31 @@ def list_folder(root: Path, name: str) -> Listing:
         opened=opened,
         notes=(*notes, *_loose_images(files["train"])),
     )
+
+
+def list_image_files(asked: Request) -> Listing:
+    """Every image below the folder once, called by its path as the user wrote it; neither splits nor classes."""
+    folder = Path(asked.path or "")
+    names = walk_images(folder)
+    if not names:
+        raise UserError(
+            f"{asked.name} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or "
+            ".gif, at any depth"
+        )
+
+    def read() -> Iterator[EncodedImage]:
+        for name in names:
+            yield EncodedImage(str(folder / name), folder / name, UNLABELLED)
+
+    key = files_key(folder.absolute() / name for name in names)
+    return Listing(name=asked.name, key=key, splits={"train": EncodedSplit(len(names), False, read)})
+
+
+def list_single_image(asked: Request) -> Listing:
+    """One image file."""
+    image = EncodedImage(asked.name, Path(asked.path or ""), UNLABELLED)
+    only = EncodedSplit(1, False, lambda: iter([image]))
+    return Listing(name=asked.name, key=files_key([asked.place]), splits={"train": only})
 
 
 def _loose_images(names: list[str]) -> list[str]:
@@ -180,3 +206,19 @@ def _content(path: Path) -> Path | Unusable:
     if path.suffix and path.suffix.lower() not in EXTENSIONS:
         return Unusable(f"an image whose name ends in {path.suffix}; rename it")
     return path
+
+
+FOLDER = Source(
+    about="Images in .jpg, .png, .webp, .bmp, .tif, .gif and others, at any depth; sub-folders may be classes.",
+    list=lambda asked: list_folder(asked.place, asked.name),
+    tells=lambda file: os.path.splitext(file.name)[1].lower() in EXTENSIONS,
+    known_by_name=False,
+    list_files=list_image_files,
+)
+IMAGE = Source(
+    about="One image file, to embed it.",
+    list=list_single_image,
+    recognises=lambda path: is_file(path, *EXTENSIONS),
+    known_by_name=False,
+    list_files=list_single_image,
+)

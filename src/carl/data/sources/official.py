@@ -1,11 +1,12 @@
 """The data sets of the paper in the files that their authors publish.
 
-Each function takes the folder where archives lie or are downloaded to. Folders unpacked by torchvision in the
-same place are used as they are. Addresses and checksums are torchvision's, except Tiny-ImageNet's.
+Each opens by its name, downloaded where that is allowed, and by the folder where its files lie. Folders unpacked by
+torchvision in the same place are used as they are. Addresses and checksums are torchvision's, except Tiny-ImageNet's.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import zipfile
 import zlib
@@ -24,30 +25,30 @@ from carl.data.listing import (
     EncodedImage,
     EncodedSplit,
     Listing,
-    Progress,
     Unusable,
     files_key,
 )
 from carl.data.sources.arrays import as_labels, npz_array, npz_rows
+from carl.data.sources.base import Request, Source
 from carl.data.sources.download import Archive, check_member, fetch, unpacked
 from carl.errors import UserError
 
-CIFAR10 = Archive(
+CIFAR10_ARCHIVE = Archive(
     "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
     "c58f30108f718f92721af3b95e74349a",
     "cifar-10-batches-py",
 )
-CIFAR100 = Archive(
+CIFAR100_ARCHIVE = Archive(
     "https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
     "eb9058c3a382ffc7106e4002c42a8d85",
     "cifar-100-python",
 )
-STL10 = Archive(
+STL10_ARCHIVE = Archive(
     "http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
     "91f7769df0f17e558f3565bffb0c7dfb",
     "stl10_binary",
 )
-TINY_IMAGENET = Archive(
+TINY_IMAGENET_ARCHIVE = Archive(
     "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
     "90528d7ca1a48142e341f4ef8d21d0de",
     "tiny-imagenet-200",
@@ -60,52 +61,9 @@ _STL_BLOCK = 500  # images, 14 MB
 _LARGEST_TEXT = 16 * 2**20  # bytes; the official texts are lists of some thousand names or numbers
 
 
-def cifar10(root: Path, progress: Progress) -> Listing:
-    """CIFAR-10: 50,000 training and 10,000 test images of 32 pixels in 10 classes (170 MB)."""
-    return list_cifar10(unpacked(CIFAR10, root, progress), "cifar10")
-
-
-def cifar100(root: Path, progress: Progress) -> Listing:
-    """CIFAR-100: 50,000 training and 10,000 test images of 32 pixels in 100 classes (169 MB)."""
-    return list_cifar100(unpacked(CIFAR100, root, progress), "cifar100")
-
-
-def stl10(root: Path, progress: Progress) -> Listing:
-    """STL-10: 100,000 unlabelled, 5,000 training (ten folds) and 8,000 test images of 96 pixels (2.6 GB)."""
-    return list_stl10(unpacked(STL10, root, progress), "stl10")
-
-
-def tiny_imagenet(root: Path, progress: Progress) -> Listing:
-    """Tiny-ImageNet: 100,000 training and 10,000 validation images of 64 pixels in 200 classes (248 MB)."""
-    folder = root / TINY_IMAGENET.folder
-    if not folder.is_dir():
-        folder = fetch(TINY_IMAGENET, root, progress)
-    return list_tiny_imagenet(folder, "tiny-imagenet")
-
-
-def imagenet64(root: Path, progress: Progress) -> Listing:
-    """ImageNet at 64 pixels: 1,281,167 training and 50,000 validation images, downloaded by hand (13 GB)."""
-    folder = root / IMAGENET64_FOLDER
-    if not folder.is_dir():
-        raise UserError(
-            f"imagenet64 is not at {folder}, and its licence asks you to fetch it yourself: download Imagenet64 "
-            "(train part 1 and 2, val) from https://image-net.org/download-images and unzip the files there"
-        )
-    return list_imagenet64(folder, "imagenet64")
-
-
-def recognise(folder: Path) -> Callable[[Path, str], Listing] | None:
-    """The reader for a folder that holds one of the first four as its authors lay it out."""
-    marks: dict[str, Callable[[Path, str], Listing]] = {
-        "data_batch_1": list_cifar10,
-        "meta": list_cifar100,
-        "train_X.bin": list_stl10,
-        "wnids.txt": list_tiny_imagenet,
-    }
-    for mark, reader in marks.items():
-        if (folder / mark).is_file() and (mark != "meta" or (folder / "train").is_file()):
-            return reader
-    return None
+def _located(asked: Request, archive: Archive) -> Path:
+    """The folder that the user named, else the one that the archive unpacks to."""
+    return unpacked(archive, asked.root, asked.progress) if asked.path is None else asked.place
 
 
 def list_cifar10(folder: Path, name: str) -> Listing:
@@ -269,7 +227,7 @@ def _zip_members(path: Path) -> tuple[ReadMember, frozenset[str]]:
         raise UserError(f"{path} is not a readable zip file ({error}); delete it and run this again") from error
     for member in archive.namelist():
         check_member(path, member)
-    prefix = f"{TINY_IMAGENET.folder}/"
+    prefix = f"{TINY_IMAGENET_ARCHIVE.folder}/"
 
     def read(member: str) -> bytes | Unusable:
         try:
@@ -386,3 +344,54 @@ def _imagenet_class_names(path: Path) -> tuple[str, ...]:
             f"{path} has the line {' '.join(wrong)[:60]!r} where `n02119789 1 kit_fox` is the form; download it again"
         )
     return tuple(row[2].replace("_", " ") for row in sorted(rows, key=lambda row: int(row[1])))
+
+
+def _imagenet64_folder(root: Path) -> Path:
+    folder = root / IMAGENET64_FOLDER
+    if not folder.is_dir():
+        raise UserError(
+            f"imagenet64 is not at {folder}, and its licence asks you to fetch it yourself: download Imagenet64 "
+            "(train part 1 and 2, val) from https://image-net.org/download-images and unzip the files there"
+        )
+    return folder
+
+
+def _tiny_imagenet_place(asked: Request) -> Path:
+    """The folder that the user named, the unpacked archive, or the archive itself: it is read without unpacking."""
+    if asked.path is not None:
+        return asked.place
+    folder = asked.root / TINY_IMAGENET_ARCHIVE.folder
+    return folder if folder.is_dir() else fetch(TINY_IMAGENET_ARCHIVE, asked.root, asked.progress)
+
+
+def _has_file(folder: str, name: str) -> bool:
+    return os.path.isfile(os.path.join(folder, name))
+
+
+CIFAR10 = Source(
+    about="CIFAR-10: 50,000 training and 10,000 test images of 32 pixels in 10 classes (170 MB).",
+    list=lambda asked: list_cifar10(_located(asked, CIFAR10_ARCHIVE), asked.name),
+    recognises=lambda path: _has_file(path, "data_batch_1"),
+)
+CIFAR100 = Source(
+    about="CIFAR-100: 50,000 training and 10,000 test images of 32 pixels in 100 classes (169 MB).",
+    list=lambda asked: list_cifar100(_located(asked, CIFAR100_ARCHIVE), asked.name),
+    recognises=lambda path: _has_file(path, "meta") and _has_file(path, "train"),
+)
+STL10 = Source(
+    about="STL-10: 100,000 unlabelled, 5,000 training (ten folds) and 8,000 test images of 96 pixels (2.6 GB).",
+    list=lambda asked: list_stl10(_located(asked, STL10_ARCHIVE), asked.name),
+    recognises=lambda path: _has_file(path, "train_X.bin"),
+)
+TINY_IMAGENET = Source(
+    about="Tiny-ImageNet: 100,000 training and 10,000 validation images of 64 pixels in 200 classes (248 MB).",
+    list=lambda asked: list_tiny_imagenet(_tiny_imagenet_place(asked), asked.name),
+    recognises=lambda path: _has_file(path, "wnids.txt"),
+)
+IMAGENET64 = Source(
+    about="ImageNet at 64 pixels: 1,281,167 training and 50,000 validation images, downloaded by hand (13 GB).",
+    list=lambda asked: list_imagenet64(
+        _imagenet64_folder(asked.root) if asked.path is None else asked.place, asked.name
+    ),
+    tells=lambda file: IMAGENET64_BATCH.fullmatch(file.name) is not None,
+)

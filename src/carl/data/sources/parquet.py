@@ -23,6 +23,7 @@ from carl.data.listing import (
     split_in_name,
     splits_beside,
 )
+from carl.data.sources.base import Source, is_file
 from carl.errors import UserError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "jpg", "png", "webp", "bytes")
@@ -257,3 +258,12 @@ def _names(images: pa.Array, path: Path, first_row: int) -> list[str]:
         return numbered
     paths = images.field("path").to_pylist()
     return [path if isinstance(path, str) and path else number for path, number in zip(paths, numbered, strict=True)]
+
+
+PARQUET = Source(
+    about="As Hugging Face writes it: encoded images, labels, class names; or a folder of such files.",
+    list=lambda asked: list_parquet(asked.place, asked.name),
+    recognises=lambda path: is_file(path, ".parquet"),
+    tells=lambda file: file.name.lower().endswith(".parquet") and holds_images(Path(file.path)),
+    known_by_name=False,
+)

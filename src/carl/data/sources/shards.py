@@ -2,6 +2,9 @@
 
 A shard is read from its beginning, as far as it is needed, and nothing of it is kept on the disk. What is kept, in the
 cache, is how many images each shard holds.
+
+Training reads shards as it goes. Beside the stream lies a packed sample of it, which is what everything looks at that
+wants whole images (statistics, probes, galleries).
 """
 
 from __future__ import annotations
@@ -24,14 +27,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from carl.data.dataset import UNLABELLED
 from carl.data.decoding.tar import read_tar
-from carl.data.listing import Progress
+from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable
 from carl.data.packing.cache import cache_folder, locked
+from carl.data.sources.base import Request, Source
+from carl.data.sources.folder import walk_files
 from carl.data.sources.parquet import find_columns, first_line, rows_at_once
 from carl.errors import UserError
 from carl.files import write_json
 
 KINDS = (".tar", ".parquet")
+SAMPLE = 2_048  # images packed for statistics and probes: the probe looks at 1,000, and a mean of so many is settled
+SAMPLED_SHARDS = 32
 MOST_SHARDS = 1_000_000
 _AT_ONCE = 16  # shards whose images are counted at the same time
 _ROWS = 64  # of a Parquet file, read at once
@@ -73,11 +81,60 @@ class Shards:
                 return
         raise UserError(f"{address} has fewer images than when they were counted; start again with another --out")
 
+    def listed(self, shard: int, places: np.ndarray) -> Iterator[EncodedImage]:
+        """The same with names, ADDRESS#PLACE."""
+        for place, content in self.read(shard, places):
+            usable = content or Unusable("empty, or too large to read")
+            yield EncodedImage(self.name_of(shard, place), usable, UNLABELLED)
+
+    def name_of(self, shard: int, place: int) -> str:
+        return f"{self.addresses[shard]}#{place}"
+
+    def find(self, number: int) -> tuple[int, int]:
+        """Shard, and place in it, of an image that is numbered through all of them."""
+        shard = int(np.searchsorted(self.starts, number, side="right")) - 1
+        return shard, int(number - self.starts[shard])
+
+
+def list_shards(asked: Request) -> Listing:
+    """All images of all shards."""
+    shards = find_shards(asked.path or asked.name, asked.progress)
+
+    def read() -> Iterator[EncodedImage]:
+        for shard, count in enumerate(shards.counts):
+            yield from shards.listed(shard, np.arange(count))
+
+    every = EncodedSplit(shards.images, labelled=False, read=read)
+    return Listing(name=asked.name, key=shards.key, splits={"train": every}, shards=shards)
+
+
+def list_sample(shards: Shards, name: str) -> Listing:
+    """As many first images of shards that are spread over all of them as make the sample."""
+    filled = np.flatnonzero(shards.counts)
+    chosen = filled[np.unique(np.linspace(0, len(filled) - 1, min(SAMPLED_SHARDS, len(filled))).round().astype(int))]
+    each = -(-SAMPLE // len(chosen))
+    sampled = [(int(shard), np.arange(min(each, shards.counts[shard]))) for shard in chosen]
+    count = sum(len(places) for _, places in sampled)
+
+    def read() -> Iterator[EncodedImage]:
+        for shard, places in sampled:
+            yield from shards.listed(shard, places)
+
+    return Listing(
+        name=name,
+        key=hashlib.blake2b(f"{count} images of {shards.key}".encode(), digest_size=16).hexdigest(),
+        splits={"train": EncodedSplit(count, labelled=False, read=read)},
+    )
+
 
 def names_shards(source: str) -> bool:
     """Whether a source can only be shards: a tar file, an address, or a pattern of many."""
     path = source.lower()
     return "://" in source or path.endswith(".tar") or (path.endswith(KINDS) and any(sign in source for sign in "{*?["))
+
+
+def has_tar_files(folder: str) -> bool:
+    return any(file.name.lower().endswith(".tar") for file in walk_files(Path(folder)))
 
 
 def find_shards(source: str, progress: Progress) -> Shards:
@@ -281,3 +338,11 @@ def _read_parquet(file: BinaryIO, address: str, wanted: Container[int]) -> Itera
                     yield place, row
                     place += 1
         first += rows
+
+
+SHARDS = Source(
+    about="tar files of images as WebDataset writes them, a pattern or an address of many; read as training goes.",
+    list=list_shards,
+    recognises=lambda path: names_shards(path) and not os.path.isdir(path),
+    known_by_name=False,
+)

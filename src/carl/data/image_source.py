@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -14,22 +13,7 @@ import numpy as np
 
 from carl.data.dataset import UNLABELLED
 from carl.data.decoding.parallel import Oversized, decode_all
-from carl.data.listing import (
-    ArraySplit,
-    EncodedImage,
-    EncodedSplit,
-    MappedSplit,
-    SplitListing,
-    files_key,
-    silent,
-    split_in_name,
-)
-from carl.data.open import SOURCES, list_source
-from carl.data.packing.cache import cache_folder
-from carl.data.sources.folder import EXTENSIONS, walk_files, walk_images
-from carl.data.sources.official import IMAGENET64_BATCH, recognise
-from carl.data.sources.parquet import holds_images
-from carl.errors import UserError, suggestion
+from carl.data.listing import ArraySplit, EncodedImage, EncodedSplit, MappedSplit, SplitListing
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +23,9 @@ class ImageSource:
     name: str  # as the user gave it
     key: str  # changes when the images do
     splits: Mapping[str, SplitListing]
-    folder: Path | None = None  # that the images are files of; their names begin with it
     class_names: tuple[str, ...] = ()
     by_split: bool = False  # whether images without names of their own are called after their split
+    files: bool = False  # whether the images are files, and their names the paths of these
 
     @property
     def count(self) -> int:
@@ -68,60 +52,6 @@ class ImageSource:
                 if start == 0:
                     yield name, image
                 start = max(0, start - 1)
-
-
-def find_images(source: str, split: str | None = None, root: str | None = None) -> ImageSource:
-    """The images of a folder (all of them, at any depth), of a file or of a named data set.
-
-    Where a data set has splits, a file or folder whose name says one gives that one, all else gives all of them;
-    `split` names another. `root` is where downloaded data sets are, the cache folder if None.
-    """
-    path = Path(source).expanduser()
-    if source not in SOURCES and path.is_dir() and split is None and _is_folder_of_images(path.absolute()):
-        return _folder(path, source)
-    if source not in SOURCES and path.is_file() and path.suffix.lower() in EXTENSIONS:
-        image = EncodedImage(source, path, UNLABELLED)
-        only = EncodedSplit(1, False, lambda: iter([image]))
-        return ImageSource(source, files_key([path.absolute()]), {"train": only}, path.parent)
-    listing = list_source(source, (Path(root) if root else cache_folder() / "downloads").absolute(), silent)
-    splits = dict(listing.splits)
-    if split is not None and split not in splits:
-        raise UserError(f"{source} has no split {split!r}{suggestion(split, splits)}")
-    one = path.is_file() and path.suffix.lower() != ".npz"  # other splits are in files beside it, not in it
-    if split is not None or one or (path.is_dir() and split_in_name(path.resolve().name) is not None):
-        chosen = split or listing.opened
-        splits = {chosen: splits[chosen]}
-    key = hashlib.blake2b(f"{listing.key} {list(splits)}".encode(), digest_size=16).hexdigest()
-    return ImageSource(source, key, splits, class_names=listing.class_names, by_split=not one)
-
-
-def _is_folder_of_images(path: Path) -> bool:
-    """As opposed to a folder of Parquet shards or of a data set's own files."""
-    if recognise(path) is not None:
-        return False
-    for file in walk_files(path):
-        extension = Path(file.name).suffix.lower()
-        if extension in EXTENSIONS:
-            return True
-        if (extension == ".parquet" and holds_images(Path(file.path))) or IMAGENET64_BATCH.fullmatch(file.name):
-            return False
-    return True
-
-
-def _folder(path: Path, source: str) -> ImageSource:
-    names = walk_images(path)
-    if not names:
-        raise UserError(
-            f"{source} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or "
-            ".gif, at any depth"
-        )
-
-    def read() -> Iterator[EncodedImage]:
-        for name in names:
-            yield EncodedImage(str(path / name), path / name, UNLABELLED)
-
-    key = files_key(path.absolute() / name for name in names)
-    return ImageSource(source, key, {"train": EncodedSplit(len(names), False, read)}, path)
 
 
 def _is_labelled(split: SplitListing) -> bool:

@@ -1,0 +1,123 @@
+"""Batches of images that are all at hand, in an order that is drawn for each epoch; what is read of them differs."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from carl.data.batches.base import WHOLE_IMAGES, Batch, check_batch_size, check_shares, to_device
+from carl.data.dataset import Split
+from carl.views.views import Views
+
+
+class ShuffledBatches(ABC):
+    """Training batches of this process from a split: shuffled each epoch, every image at most once over all processes.
+
+    A subclass says what is read of the images, and how that becomes their views.
+    """
+
+    ahead: ClassVar[int] = 1  # batches that are read while another is used
+
+    def __init__(
+        self,
+        split: Split,
+        views: Views,
+        batch_size: int,  # over all processes
+        seed: int,
+        device: torch.device,
+        drop_last: bool = True,
+        rank: int = 0,
+        ranks: int = 1,
+        equal_shares: bool = True,  # of every batch, as batch statistics need; else no image is left out for it
+        smallest: int = 2,  # images that the last batch is kept for: one has no batch statistics
+    ) -> None:
+        check_batch_size(batch_size, len(split), drop_last)
+        if equal_shares:
+            check_shares(batch_size, len(split), drop_last, ranks)
+        self.split, self.views, self.batch_size, self.seed, self.device = split, views, batch_size, seed, device
+        self.drop_last, self.rank, self.ranks, self.equal_shares = drop_last, rank, ranks, equal_shares
+        self.smallest = smallest
+
+    @staticmethod
+    @abstractmethod
+    def read_pixels(split: Split, views: Views, rows: np.ndarray, epoch: int) -> list[Tensor]:
+        """What the views of the images at `rows` are made of in this epoch, on the CPU."""
+
+    @staticmethod
+    @abstractmethod
+    def views_of(views: Views, pixels: list[Tensor], indices: Tensor, epoch: int) -> list[Tensor]:
+        """The views themselves, on the device of `pixels`."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        whole, rest = divmod(len(self.split), self.batch_size)
+        return whole + int(not self.drop_last and rest >= self.smallest)
+
+    def images_of_step(self, step: int) -> int:
+        """How many images the batch of this step of an epoch has over all processes."""
+        return min(self.batch_size, len(self.split) - step * self.batch_size)
+
+    def order(self, epoch: int) -> np.ndarray:
+        """Places of all images in the order of this epoch, the same in every process."""
+        generator = torch.Generator().manual_seed(_order_seed(self.seed, epoch))
+        return torch.randperm(len(self.split), generator=generator).numpy()
+
+    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        order = self.order(epoch)
+        steps = iter(range(first_step, self.steps_per_epoch))
+        with ThreadPoolExecutor(max_workers=self.ahead, thread_name_prefix="read") as readers:
+            waiting = deque(readers.submit(self._read, order, epoch, step) for step in islice(steps, self.ahead))
+            try:
+                while waiting:
+                    pixels, indices = waiting.popleft().result()
+                    waiting.extend(readers.submit(self._read, order, epoch, step) for step in islice(steps, 1))
+                    yield self._batch(pixels, indices, epoch)
+            finally:
+                for reading in waiting:
+                    reading.cancel()
+
+    def _read(self, order: np.ndarray, epoch: int, step: int) -> tuple[list[Tensor], Tensor]:
+        rows = order[step * self.batch_size : (step + 1) * self.batch_size]
+        share = rows[self.rank :: self.ranks]
+        rows = np.ascontiguousarray(share[: len(rows) // self.ranks] if self.equal_shares else share)
+        pixels, indices = self.read_pixels(self.split, self.views, rows, epoch), torch.from_numpy(rows)
+        if self.device.type == "cuda":
+            pixels, indices = [part.pin_memory() for part in pixels], indices.pin_memory()
+        return pixels, indices
+
+    def _batch(self, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
+        labels = None
+        if self.split.labels is not None:
+            labels = to_device(torch.from_numpy(self.split.labels[indices.numpy()]), self.device)
+        pixels = [to_device(part, self.device) for part in pixels]
+        indices = to_device(indices, self.device)
+        return Batch(self.views_of(self.views, pixels, indices, epoch), indices, labels)
+
+    def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """In shuffled order, so that no batch holds neighbours of the file."""
+        share = np.array_split(self.order(0), self.ranks)[self.rank]
+        for start in range(0, len(share), WHOLE_IMAGES):
+            rows = share[start : start + WHOLE_IMAGES]
+            yield rows, self.split.images.gather(rows)
+
+    def names_of(self, indices: Sequence[int]) -> list[str] | None:
+        names = self.split.names
+        return None if names is None else [names[index] for index in indices]
+
+    def remarks(self) -> list[str]:
+        return []
+
+
+def _order_seed(seed: int, epoch: int) -> int:
+    """A seed for each (seed, epoch), such that neighbouring seeds share no epoch's order."""
+    digest = hashlib.sha256(f"order of epoch {epoch} of seed {seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

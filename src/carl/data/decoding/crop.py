@@ -1,0 +1,96 @@
+"""Crops of encoded images, cut while they are decoded, by all cores.
+
+Threads, not processes: Pillow lets go of the interpreter while it decodes and resamples, so there is nothing to
+start, to feed or to clean up. A crop is a function of the bytes and the box alone: no number of threads changes it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from PIL import Image
+
+from carl.data.decoding.decode import DecodeError, open_file, open_image, read_file, upright_rgb
+from carl.data.packing.pixel_statistics import available_cores
+from carl.errors import UserError
+
+_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
+
+
+def pool() -> ThreadPoolExecutor:
+    """The threads of this process that decode."""
+    return _pool(os.getpid())
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """One pool a process, since threads do not survive a fork; torchrun's processes share the cores."""
+    threads = max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    return ThreadPoolExecutor(threads, thread_name_prefix=f"crops-{process}")
+
+
+def upright_size(path: Path) -> tuple[int, int]:
+    """Height and width of the upright image in a file, from its header."""
+    try:
+        with open_file(path) as file:
+            return _size_of(file)
+    except Exception as error:  # Pillow's plug-ins raise nearly anything on damaged files
+        raise UserError(f"{path} could be decoded when it was packed but not now ({error}); restore it") from error
+
+
+def _size_of(file: BinaryIO) -> tuple[int, int]:
+    with open_image(file) as image:
+        turned = image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+        return (image.width, image.height) if turned else (image.height, image.width)
+
+
+def crop_file(path: Path, boxes: np.ndarray, crops: list[np.ndarray], row: int) -> None:
+    """Write the crops of one file into place `row` of each array of `crops`."""
+    try:
+        crop_encoded(read_file(path), boxes, crops, row)
+    except DecodeError as error:
+        raise UserError(f"{path} could be decoded when it was packed but not now ({error}); restore it") from error
+
+
+def crop_encoded(data: bytes, boxes: np.ndarray, crops: list[np.ndarray], row: int) -> None:
+    """Write the crops of one image, along `boxes` (V, 4), into place `row` of each of the V arrays of `crops`."""
+    try:
+        image = open_image(io.BytesIO(data))
+        full_sides = sum(image.size)
+        _reduce(image, min(float(box[2:].min()) / crop.shape[1] for box, crop in zip(boxes, crops, strict=True)))
+        scale = sum(image.size) / full_sides  # of the reduced image to the full one
+        image = upright_rgb(image)
+        for box, crop in zip(boxes, crops, strict=True):
+            crop[row] = _crop(image, box * scale, crop.shape[1])
+    except Exception as error:  # Pillow's plug-ins raise nearly anything on damaged files
+        raise DecodeError(f"{error or type(error).__name__}".splitlines()[0]) from error
+
+
+def encoded_size(data: bytes) -> tuple[int, int]:
+    """Height and width of the upright image, from the header."""
+    try:
+        height, width = _size_of(io.BytesIO(data))
+    except Exception as error:  # as above
+        raise DecodeError(f"{error or type(error).__name__}".splitlines()[0]) from error
+    if not 0 < height * width <= (Image.MAX_IMAGE_PIXELS or height * width):
+        raise DecodeError(f"{width} x {height} pixels, and at most {Image.MAX_IMAGE_PIXELS} are allowed")
+    return height, width
+
+
+def _reduce(image: Image.Image, factor: float) -> None:
+    """Have a JPEG decoded at the lowest resolution that is not more than `factor` below the full one."""
+    if image.format == "JPEG" and factor >= 2:
+        image.draft(None, (int(image.width / factor), int(image.height / factor)))
+
+
+def _crop(image: Image.Image, box: np.ndarray, side: int) -> np.ndarray:
+    top, left, height, width = (float(value) for value in box)
+    right, bottom = min(left + width, image.width), min(top + height, image.height)
+    left, top = max(0.0, min(left, right - 1)), max(0.0, min(top, bottom - 1))
+    return np.asarray(image.resize((side, side), Image.Resampling.BILINEAR, (left, top, right, bottom)))
