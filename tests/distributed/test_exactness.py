@@ -22,7 +22,7 @@ from carl.data.dataset import PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods import METHODS, Method
-from carl.methods.clusterings import Clusterings
+from carl.methods.pcl import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
 from carl.training.loop import Trainer
