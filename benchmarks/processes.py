@@ -36,6 +36,7 @@ from carl.data.batches.packed import Batches
 from carl.data.dataset import PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.methods import METHODS
+from carl.methods.swav import SwavOptions
 from carl.training.loop import Trainer
 from carl.views.views import Views, pipeline
 
@@ -129,8 +130,8 @@ def expected_traffic(name: str) -> dict[str, int]:
     method = METHODS[name](config, FACTS)
     keys = 4 * BATCH * config.model.output_dim
     gradients = 4 * sum(p.numel() for p in method.parameters() if p.requires_grad)
-    prototypes = 4 * int(getattr(config.method, "prototypes", 0))
-    rounds = int(getattr(config.method, "iterations", 0))
+    prototypes = 4 * (method.prototype_count(config) or 0)
+    rounds = SwavOptions.of(config).iterations if name == "swav" else 0
     shuffled = 4 * BATCH * FACTS.channels * SIZE**2 + 2 * keys  # the images, their keys, and the keys for the queue
     others: dict[str, dict[str, int]] = {
         "carl": {"all_reduce": 3 * prototypes},  # highest, mean, and the gradient of the mean

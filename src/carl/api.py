@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from carl import files
 from carl.config import merge
 from carl.errors import UserError
-from carl.methods.losses import PriorMean, Targets, chance_agreement, consistency, log_assignments, uniform_prior
 
 
 def pretrain(
@@ -71,28 +68,3 @@ def _written(data: Any, image_size: int | None) -> Path:
         with files.atomic_writer(path) as file:
             np.savez(file, **arrays)
     return path
-
-
-class CARLLoss(nn.Module):
-    """CARL's loss of two views (Eq. 7): consistency of their assignments plus lambda times KL to uniform.
-
-    The logits are those of `Prototypes`, (B, K) for each view of B images, or in G parts, (B, G, K), by
-    `Prototypes.by_part`; `weight` is lambda, as `lambda_schedule` gives it. With `beyond_chance` agreement counts
-    relative to that with views of other images. Under DistributedDataParallel the mean assignment, and the other
-    images, are of the batch of all processes.
-    """
-
-    def __init__(self, targets: Targets = "joint", prior_mean: PriorMean = "all", beyond_chance: bool = False) -> None:
-        super().__init__()
-        if beyond_chance and targets != "joint":
-            raise UserError(f"beyond_chance has no meaning with targets={targets!r}, which are fixed; use joint")
-        self.targets: Targets = targets
-        self.prior_mean: PriorMean = prior_mean
-        self.beyond_chance = beyond_chance
-
-    def forward(self, logits: Tensor, other_logits: Tensor, weight: float) -> Tensor:
-        log_p = log_assignments(torch.stack([logits, other_logits]))  # (2, B, K) or (2, B, G, K)
-        loss = consistency(log_p[0], log_p[1], self.targets) + weight * uniform_prior(log_p, self.prior_mean)
-        if self.beyond_chance:
-            loss = loss + chance_agreement(log_p if log_p.ndim == 4 else log_p[:, :, None])
-        return loss

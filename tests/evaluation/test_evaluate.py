@@ -24,7 +24,7 @@ from carl.evaluation.features import frozen
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.evaluation.target import find_target, load_encoder, weights_hash
 from carl.methods.build import load_data_for
-from carl.methods.carl_options import CarlOptions
+from carl.methods.carl import CarlOptions
 from carl.training import commands
 from tests.conftest import Run
 

@@ -129,7 +129,7 @@ def _run_name(config: Config) -> str:
 
 
 def _described(config: Config, facts: DataFacts) -> str:
-    prototypes = getattr(config.method, "prototypes", None)
+    prototypes = find_method(config.method.name).prototype_count(config)
     parts = [
         f"{config.method.name} ({config.method.preset} preset) on {facts.name}: {facts.images} images",
         f"views of {facts.image_size} px",

@@ -17,16 +17,7 @@ from carl.evaluation.features import extract_features, frozen, map_images
 from carl.evaluation.knn import knn_accuracy
 from carl.methods import Method
 from carl.methods.base import spread
-from carl.methods.health import (
-    Finding,
-    PrototypeHealth,
-    examine,
-    examine_spread,
-    examine_start,
-    measure_health,
-    rank_me,
-    verdict,
-)
+from carl.methods.health import Finding, PrototypeHealth, measure_health, rank_me, verdict
 from carl.models.batch_norm import by_batch_statistics
 from carl.training.journal import Record
 from carl.views.views import Views
@@ -76,18 +67,7 @@ class Probe:
         with frozen(method):
             embeddings = map_images(method.embed, split, self.dataset.statistics, size, self.device, rows)
         spread_found = float(spread(embeddings))
-        options = self.config.method
-        # Relative to chance lambda is not what keeps the prototypes in use, so it is no remedy either.
-        prior_start = None if getattr(options, "beyond_chance", False) else getattr(options, "prior_start", None)
-        factor = getattr(options, "prior_factor", 1.0)
-        if health is not None and epochs_done == 0:
-            # The prior of several parts holds each on its own, and what is seen here is their sum.
-            judged = None if getattr(options, "parts", 1) > 1 else prior_start
-            findings = examine_start(health, judged, factor)
-        elif health is not None:
-            findings = examine(health, prior_start, epochs_done, factor)
-        else:
-            findings = examine_spread(spread_found, epochs_done)
+        findings = method.findings(health, spread_found, epochs_done)
         features = self._features(method, split, rows)
         return ProbeResult(health, rank_me(features), spread_found, self._knn(method), findings)
 
