@@ -1,4 +1,4 @@
-"""Public names that have no other home: CARL's loss for one's own loop, and `carl pretrain` as a function."""
+"""`carl pretrain` as a function."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ def pretrain(
     *,
     out: str | Path | None = None,
     method: str | None = None,
+    preset: str | None = None,
     backbone: str | None = None,
+    init: str | Path | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
@@ -29,10 +31,11 @@ def pretrain(
     """Learn an encoder as `carl pretrain` does, and return the run directory.
 
     `data` is what the command takes, or a map-style Dataset, whose images are first written to the cache as one file.
-    What is None takes the command's default; `settings` holds any other value as {"section.key": value}. With
-    `resume` a run that is at `out` already goes on.
+    What is None takes the command's default; `init` is a file of weights to start from, or "timm"; `settings` holds any
+    other value as {"section.key": value}. With `resume` a run that is at `out` already goes on.
     """
-    from carl.training import commands
+    from carl.training.plan import PretrainRequest, plan
+    from carl.training.run import carry_out
 
     if not isinstance(data, str | Path):
         data = _written(data, image_size)
@@ -44,13 +47,14 @@ def pretrain(
         layer.setdefault(section, {})[key] = value
     given: dict[str, dict[str, object]] = {
         "data": {"source": str(data), "image_size": image_size},
-        "model": {"backbone": backbone},
-        "method": {"name": method},
+        "model": {"backbone": backbone, "init": None if init is None else str(init)},
+        "method": {"name": method, "preset": preset},
         "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
     }
     named = {s: {k: v for k, v in values.items() if v is not None} for s, values in given.items()}
     where = None if out is None else Path(out)
-    return commands.pretrain(merge([layer, named]), where, "auto" if resume else None, ["carl.pretrain"])
+    request = PretrainRequest(merge([layer, named]), where, "auto" if resume else None, ("carl.pretrain",))
+    return carry_out(plan(request))
 
 
 def _written(data: Any, image_size: int | None) -> Path:
