@@ -12,7 +12,9 @@ from typing import Literal
 
 import numpy as np
 import pytest
+import timm
 import torch
+from safetensors.torch import load_file
 
 import carl
 from carl.methods.losses import kl_to_uniform
@@ -96,6 +98,26 @@ def test_pretrain_returns_the_run_and_takes_any_setting(small_data: Path, tmp_pa
         carl.pretrain(small_data, out=run)
     with pytest.raises(carl.UserError, match="names no section"):
         carl.pretrain(small_data, settings={"prototypes": 7})
+
+
+def test_pretrain_starts_from_weights_and_from_a_preset(small_data: Path, tmp_path: Path):
+    start = timm.create_model("test_resnet", num_classes=0)
+    torch.save(start.state_dict(), tmp_path / "start.pth")
+    settings = {"method.prototypes": 7, "probe.every": 0, "log.report": False, "optim.lr": 1e-9}
+    run = carl.pretrain(
+        small_data,
+        out=tmp_path / "run",
+        preset="paper",
+        init=tmp_path / "start.pth",
+        backbone="test_resnet",
+        epochs=1,
+        batch_size=48,
+        settings=settings,
+    )
+    assert tomllib.loads((run / "config.toml").read_text())["method"]["preset"] == "paper"
+    learned = load_file(run / "encoder.safetensors")
+    for name, weight in start.named_parameters():
+        torch.testing.assert_close(learned[name], weight.detach(), atol=1e-5, rtol=0)
 
 
 @pytest.fixture
