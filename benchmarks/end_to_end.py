@@ -24,6 +24,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -31,16 +32,14 @@ from torch import Tensor, nn
 
 from carl.data.batches.base import Batch
 from carl.data.batches.build import batches_for
+from carl.data.batches.shuffled import ShuffledBatches
 from carl.data.dataset import Dataset
 from carl.device import pick_device
 from carl.methods.build import build_method
 from carl.records.run_directory import RunDirectory
-from carl.training.console import Console
-from carl.training.journal import Journal
-from carl.training.loop import Trainer
-from carl.training.pretrain import plan
-from carl.training.probe import Probe
-from carl.views.configured import build_views
+from carl.training.guard import Guard
+from carl.training.learner import Learner
+from carl.training.plan import PretrainRequest, plan
 
 SIZE, BATCH = 32, 256
 STEPS_PER_EPOCH = 10_000 // BATCH
@@ -49,48 +48,47 @@ WARM_UP = 5  # steps; two workers of a DataLoader have at most four batches read
 Steps = Callable[[], Iterator[None]]  # begins a training; each item is one step that has been taken
 
 
-def make_trainer(folder: Path) -> tuple[Trainer, Dataset]:
-    """What `carl pretrain shapes --method simclr` trains with."""
+@dataclass(frozen=True)
+class Ours:
+    """What `carl pretrain shapes --method simclr` takes its steps with."""
+
+    learner: Learner
+    batches: ShuffledBatches
+    guard: Guard
+    dataset: Dataset
+
+
+def make_ours(folder: Path) -> Ours:
     layer = {
         "data": {"source": "shapes", "image_size": SIZE},
         "method": {"name": "simclr", "preset": "paper"},
         "optim": {"name": "sgd", "lr": 0.06},
         "train": {"batch_size": BATCH, "device": "cpu"},
     }
-    config, dataset, facts = plan(layer)
-    device = pick_device(config.train.device)
-    method = build_method(config, facts, device)
-    views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
-    run = RunDirectory.create(folder / "run", config, device, [])
-    journal = Journal(run.metrics_file, config, -1)
-    batches = batches_for(dataset.pretraining)(dataset.pretraining, views, BATCH, config.train.seed, device)
-    probe = Probe(config, dataset, views, device)
-
-    def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
-        raise AssertionError("SimCLR does not look at all images")
-
-    trainer = Trainer(
-        config, method, batches, probe, run, journal, Console(silent=True), dataset.fingerprint, embed_all
-    )
-    return trainer, dataset
+    planned = plan(PretrainRequest(layer))
+    config, device = planned.config, pick_device("cpu")
+    method = build_method(config, planned.facts, device)
+    split = planned.dataset.pretraining
+    batches = batches_for(split)(split, planned.views, BATCH, config.train.seed, device)
+    learner = Learner(config, method, device, config.train.epochs * batches.steps_per_epoch)
+    return Ours(learner, batches, Guard(learner, batches, RunDirectory(folder)), planned.dataset)
 
 
-def train(trainer: Trainer, batches: Iterator[Batch]) -> Iterator[None]:
+def train(ours: Ours, batches: Iterator[Batch]) -> Iterator[None]:
     for batch in batches:
-        trainer._window = [trainer._train_step(batch)]
-        trainer.step += 1
-        trainer._look_at_step(batch)
+        metrics = ours.learner.take_step(batch)
+        ours.guard.look(metrics["loss"], batch)
         yield
 
 
-def carl_steps(trainer: Trainer) -> Steps:
+def carl_steps(ours: Ours) -> Steps:
     epochs = itertools.count()
-    return lambda: train(trainer, trainer.batches.epoch(next(epochs)))
+    return lambda: train(ours, ours.batches.epoch(next(epochs)))
 
 
-def floor_steps(trainer: Trainer) -> Steps:
-    made = list(itertools.islice(trainer.batches.epoch(0), 4))
-    return lambda: train(trainer, itertools.cycle(made))
+def floor_steps(ours: Ours) -> Steps:
+    made = list(itertools.islice(ours.batches.epoch(0), 4))
+    return lambda: train(ours, itertools.cycle(made))
 
 
 class Pictures(torch.utils.data.Dataset[tuple[list[Tensor], int]]):
@@ -156,13 +154,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")  # peers warn about their own dependencies
     with tempfile.TemporaryDirectory() as folder:
-        trainer, dataset = make_trainer(Path(folder))
-        sides = {"carl": carl_steps(trainer), "lightly": lightly_steps(dataset), "floor": floor_steps(trainer)}
+        ours = make_ours(Path(folder))
+        sides = {"carl": carl_steps(ours), "lightly": lightly_steps(ours.dataset), "floor": floor_steps(ours)}
         speeds: dict[str, list[float]] = {name: [] for name in sides}
         for repeat, (name, begin) in itertools.product(range(options.repeats), sides.items()):
             speeds[name].append(speed(begin, options.steps))
             print(f"turn {repeat + 1} of {options.repeats}: {name} {speeds[name][-1]:.0f} images/s", file=sys.stderr)
-        trainer.journal.close()
     medians = {name: round(statistics.median(values), 1) for name, values in speeds.items()}
     if options.json:
         print(json.dumps(medians, indent=2))

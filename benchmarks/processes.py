@@ -36,7 +36,8 @@ from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.methods import METHODS
-from carl.training.loop import Trainer
+from carl.methods.swav import SwavOptions
+from carl.training.learner import Learner
 from carl.views.views import Views, pipeline
 
 IMAGES, SIZE, BATCH = 2048, 32, 256
@@ -49,7 +50,7 @@ def settings(name: str) -> Config:
     return method.completed(resolve([method.preset("paper", FACTS), layer], method.Options))
 
 
-def make_trainer(name: str) -> Trainer:
+def make_learner(name: str) -> tuple[Learner, PackedBatches]:
     torch.manual_seed(0)
     config = settings(name)
     pixels = np.random.default_rng(0).integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8)
@@ -57,18 +58,18 @@ def make_trainer(name: str) -> Trainer:
     views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.25,) * 3, seed=0)
     rank, ranks = distributed.rank(), distributed.world_size()
     batches = PackedBatches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
-    unused: Any = None
-    return Trainer(config, METHODS[name](config, FACTS), batches, unused, unused, unused, unused, "", unused)
+    steps = config.train.epochs * batches.steps_per_epoch
+    return Learner(config, METHODS[name](config, FACTS), batches.device, steps), batches
 
 
 def images_per_second(steps: int) -> float:
     """Of all processes, after a first step that makes the buffers."""
-    trainer = make_trainer("carl")
-    source = (batch for epoch in range(steps) for batch in trainer.batches.epoch(epoch))
-    trainer._train_step(next(source))
+    learner, batches = make_learner("carl")
+    source = (batch for epoch in range(steps) for batch in batches.epoch(epoch))
+    learner.take_step(next(source))
     start = time.perf_counter()
     for _ in range(steps):
-        trainer._train_step(next(source))
+        learner.take_step(next(source))
     return steps * BATCH / (time.perf_counter() - start)
 
 
@@ -116,10 +117,10 @@ class Counter:
 
 def count_traffic(name: str) -> dict[str, int]:
     """Bytes of one step of a method."""
-    trainer, counter = make_trainer(name), Counter()
-    trainer.compute.register_comm_hook(None, lambda _, bucket: counter.reduce_gradients(bucket))
+    (learner, batches), counter = make_learner(name), Counter()
+    learner.compute.register_comm_hook(None, lambda _, bucket: counter.reduce_gradients(bucket))
     with counter:
-        trainer._train_step(next(trainer.batches.epoch(0)))
+        learner.take_step(next(batches.epoch(0)))
     return counter.bytes
 
 
@@ -129,8 +130,8 @@ def expected_traffic(name: str) -> dict[str, int]:
     method = METHODS[name](config, FACTS)
     keys = 4 * BATCH * config.model.output_dim
     gradients = 4 * sum(p.numel() for p in method.parameters() if p.requires_grad)
-    prototypes = 4 * int(getattr(config.method, "prototypes", 0))
-    rounds = int(getattr(config.method, "iterations", 0))
+    prototypes = 4 * (method.prototype_count(config) or 0)
+    rounds = SwavOptions.of(config).iterations if name == "swav" else 0
     shuffled = 4 * BATCH * FACTS.channels * SIZE**2 + 2 * keys  # the images, their keys, and the keys for the queue
     others: dict[str, dict[str, int]] = {
         "carl": {"all_reduce": 3 * prototypes},  # highest, mean, and the gradient of the mean

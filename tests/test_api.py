@@ -8,14 +8,16 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+import timm
 import torch
+from safetensors.torch import load_file
 
 import carl
 from carl.methods.losses import kl_to_uniform
-from tests.methods import examples
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 PUBLIC = [  # stable: a name is only removed with a deprecation before it
@@ -56,27 +58,23 @@ def test_the_loss_is_the_papers_equation():
     p, q = a.softmax(1), b.softmax(1)
     consistency = -sum(math.log(float((p[i] * q[i]).sum())) for i in range(6)) / 6
     prior = kl_to_uniform(torch.cat([p, q]).mean(0).log()).item()
-    assert carl.CARLLoss()(a, b, 2.5).item() == pytest.approx(consistency + 2.5 * prior)
+    for targets, times in (("joint", 1), ("average", 1), ("sum", 2)):
+        loss = carl.CARLLoss(targets)(a, b, 2.5).item()
+        assert loss == pytest.approx(times * consistency + 2.5 * prior), targets
 
 
-def test_the_loss_is_that_of_the_method_and_reaches_both_views():
+@pytest.mark.parametrize("targets", ["joint", "average", "sum"])
+def test_the_loss_reaches_both_views(targets: Literal["joint", "average", "sum"]):
     a, b = torch.randn(2, 8, 5, requires_grad=True).unbind(0)
-    loss = carl.CARLLoss(targets="average", prior_mean="each")(a, b, 1.0)
+    loss = carl.CARLLoss(targets, prior_mean="each")(a, b, 1.0)
     gradients = torch.autograd.grad(loss, [a, b])
     assert all(gradient.abs().sum() > 0 for gradient in gradients)
 
 
-@pytest.mark.parametrize("parts", [1, 4])
-def test_the_loss_relative_to_chance_is_that_of_the_method(parts: int):
-    options = {"prototypes": 6, "parts": parts, "prior_start": 2.0, "prior_end": 2.0}
-    method = examples.make("carl", beyond_chance=True, prototype_norm=True, **options)
-    batch = examples.make_batch("carl")
-    first, second = method.represent(batch)  # (B, G, K) each
-    expected, _ = method.objective(torch.stack([first, second]), batch, 0.5)
-    logits = (first, second) if parts > 1 else (first[:, 0], second[:, 0])
-    assert carl.CARLLoss(beyond_chance=True)(*logits, 2.0).item() == pytest.approx(expected.item(), rel=1e-6)
-    with pytest.raises(carl.UserError, match="use joint"):
-        carl.CARLLoss(targets="sum", beyond_chance=True)
+@pytest.mark.parametrize("targets", ["average", "sum"])
+def test_fixed_targets_are_refused_where_agreement_is_relative_to_chance(targets: Literal["average", "sum"]):
+    with pytest.raises(carl.UserError, match=f"'{targets}'.*use joint"):
+        carl.CARLLoss(targets, beyond_chance=True)
 
 
 def test_evaluation_takes_plain_arrays():
@@ -100,6 +98,26 @@ def test_pretrain_returns_the_run_and_takes_any_setting(small_data: Path, tmp_pa
         carl.pretrain(small_data, out=run)
     with pytest.raises(carl.UserError, match="names no section"):
         carl.pretrain(small_data, settings={"prototypes": 7})
+
+
+def test_pretrain_starts_from_weights_and_from_a_preset(small_data: Path, tmp_path: Path):
+    start = timm.create_model("test_resnet", num_classes=0)
+    torch.save(start.state_dict(), tmp_path / "start.pth")
+    settings = {"method.prototypes": 7, "probe.every": 0, "log.report": False, "optim.lr": 1e-9}
+    run = carl.pretrain(
+        small_data,
+        out=tmp_path / "run",
+        preset="paper",
+        init=tmp_path / "start.pth",
+        backbone="test_resnet",
+        epochs=1,
+        batch_size=48,
+        settings=settings,
+    )
+    assert tomllib.loads((run / "config.toml").read_text())["method"]["preset"] == "paper"
+    learned = load_file(run / "encoder.safetensors")
+    for name, weight in start.named_parameters():
+        torch.testing.assert_close(learned[name], weight.detach(), atol=1e-5, rtol=0)
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from carl.api import CARLLoss, pretrain
+    from carl.api import pretrain
     from carl.data.open import open_dataset
     from carl.errors import UserError
     from carl.evaluation.knn import knn_accuracy
     from carl.evaluation.logistic import linear_probe
+    from carl.methods.carl import CARLLoss
     from carl.methods.prior import prior_threshold
     from carl.models.heads import Prototypes
     from carl.optim import lambda_schedule
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _HOMES = {  # public name: module, and its name there
-    "CARLLoss": ("carl.api", "CARLLoss"),
+    "CARLLoss": ("carl.methods.carl", "CARLLoss"),
     "Prototypes": ("carl.models.heads", "Prototypes"),
     "UserError": ("carl.errors", "UserError"),
     "Views": ("carl.views.views", "Views"),

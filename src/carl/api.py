@@ -1,4 +1,4 @@
-"""Public names that have no other home: CARL's loss for one's own loop, and `carl pretrain` as a function."""
+"""`carl pretrain` as a function."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from carl import files
 from carl.config import merge, warn_of_old_names
 from carl.errors import UserError
-from carl.methods.losses import PriorMean, Targets, chance_agreement, consistency, log_assignments, uniform_prior
 
 
 def pretrain(
@@ -21,7 +18,9 @@ def pretrain(
     *,
     out: str | Path | None = None,
     method: str | None = None,
+    preset: str | None = None,
     backbone: str | None = None,
+    init: str | Path | None = None,
     epochs: int | None = None,
     batch_size: int | None = None,
     image_size: int | None = None,
@@ -32,10 +31,11 @@ def pretrain(
     """Learn an encoder as `carl pretrain` does, and return the run directory.
 
     `data` is what the command takes, or a map-style Dataset, whose images are first written to the cache as one file.
-    What is None takes the command's default; `settings` holds any other value as {"section.key": value}. With
-    `resume` a run that is at `out` already goes on.
+    What is None takes the command's default; `init` is a file of weights to start from, or "timm"; `settings` holds any
+    other value as {"section.key": value}. With `resume` a run that is at `out` already goes on.
     """
-    from carl.training import commands
+    from carl.training.plan import PretrainRequest, plan
+    from carl.training.run import carry_out
 
     if not isinstance(data, str | Path):
         data = _written(data, image_size)
@@ -48,13 +48,14 @@ def pretrain(
     warn_of_old_names(layer)
     given: dict[str, dict[str, object]] = {
         "data": {"source": str(data), "image_size": image_size},
-        "model": {"backbone": backbone},
-        "method": {"name": method},
+        "model": {"backbone": backbone, "init": None if init is None else str(init)},
+        "method": {"name": method, "preset": preset},
         "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
     }
     named = {s: {k: v for k, v in values.items() if v is not None} for s, values in given.items()}
     where = None if out is None else Path(out)
-    return commands.pretrain(merge([layer, named]), where, "auto" if resume else None, ["carl.pretrain"])
+    request = PretrainRequest(merge([layer, named]), where, "auto" if resume else None, ("carl.pretrain",))
+    return carry_out(plan(request))
 
 
 def _written(data: Any, image_size: int | None) -> Path:
@@ -72,28 +73,3 @@ def _written(data: Any, image_size: int | None) -> Path:
         with files.atomic_writer(path) as file:
             np.savez(file, **arrays)
     return path
-
-
-class CARLLoss(nn.Module):
-    """CARL's loss of two views (Eq. 7): consistency of their assignments plus lambda times KL to uniform.
-
-    The logits are those of `Prototypes`, (B, K) for each view of B images, or in G parts, (B, G, K), by
-    `Prototypes.by_part`; `weight` is lambda, as `lambda_schedule` gives it. With `beyond_chance` agreement counts
-    relative to that with views of other images. Under DistributedDataParallel the mean assignment, and the other
-    images, are of the batch of all processes.
-    """
-
-    def __init__(self, targets: Targets = "joint", prior_mean: PriorMean = "all", beyond_chance: bool = False) -> None:
-        super().__init__()
-        if beyond_chance and targets != "joint":
-            raise UserError(f"beyond_chance has no meaning with targets={targets!r}, which are fixed; use joint")
-        self.targets: Targets = targets
-        self.prior_mean: PriorMean = prior_mean
-        self.beyond_chance = beyond_chance
-
-    def forward(self, logits: Tensor, other_logits: Tensor, weight: float) -> Tensor:
-        log_p = log_assignments(torch.stack([logits, other_logits]))  # (2, B, K) or (2, B, G, K)
-        loss = consistency(log_p[0], log_p[1], self.targets) + weight * uniform_prior(log_p, self.prior_mean)
-        if self.beyond_chance:
-            loss = loss + chance_agreement(log_p if log_p.ndim == 4 else log_p[:, :, None])
-        return loss

@@ -155,9 +155,10 @@ def pretrain(
     from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
-    from carl.training import commands
+    from carl.training.plan import PretrainRequest, plan
+    from carl.training.run import carry_out
 
-    commands.pretrain(layer, out, resume, sys.argv)
+    carry_out(plan(PretrainRequest(layer, out, resume, tuple(sys.argv))))
 
 
 @cli.command("eval")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
@@ -106,6 +106,13 @@ class MethodOptions(Section):
     preset: str = Field(
         "", description="The set of values that the rest started from. Empty: the default for the data."
     )
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The options in a configuration, typed as the method that declares them knows them."""
+        if not isinstance(config.method, cls):
+            raise TypeError(f"the configuration is for {config.method.name}, which has no {cls.__name__}")
+        return config.method
 
 
 # Of ours. SGD's is what worked best in a few thousand steps of CARL at batch 256, AdamW's what its users begin with.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from carl.errors import UserError
 
@@ -26,3 +27,17 @@ def pick_device(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device='mps': torch sees no MPS device here; use auto or cpu")
     return device
+
+
+def get_random_state(device: torch.device) -> Tensor | None:
+    """State of the device's own generator, None where the CPU's serves."""
+    if device.type == "cuda":
+        return torch.cuda.get_rng_state(device)
+    return torch.mps.get_rng_state() if device.type == "mps" else None
+
+
+def set_random_state(device: torch.device, state: Tensor | None) -> None:
+    if state is not None and device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    elif state is not None and device.type == "mps":
+        torch.mps.set_rng_state(state)

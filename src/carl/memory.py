@@ -1,9 +1,13 @@
-"""How this process gets memory from the system."""
+"""How this process gets memory from the system, and how much it had."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
+import sys
+from pathlib import Path
+
+import torch
 
 # glibc's malloc.h
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
@@ -21,3 +25,18 @@ def keep_freed_memory() -> bool:
         return False
     set_option = ctypes.CDLL(None).mallopt
     return bool(set_option(_M_MMAP_MAX, 0) and set_option(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Most memory that this process has had: of the device for CUDA, else resident in RAM; None where unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    if Path("/proc/self/status").exists():  # what getrusage says of a child process begins with its parent's memory
+        kilobytes = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()
+        return 1024 * int(kilobytes[0]) if kilobytes else None
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["carl.cli", "carl.training.commands", "carl.methods", "carl.data.batches.stream"])
+CONTEXT.set_forkserver_preload(["carl.cli", "carl.training.run", "carl.methods", "carl.data.batches.stream"])
 
 
 class Group:

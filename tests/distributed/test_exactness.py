@@ -23,10 +23,10 @@ from carl.data.dataset import PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods import METHODS, Method
-from carl.methods.clusterings import Clusterings
+from carl.methods.pcl import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
-from carl.training.loop import Trainer
+from carl.training.learner import Learner
 from carl.views.views import Views, pipeline
 from tests.distributed import processes
 
@@ -119,15 +119,13 @@ def train(
         method.train()
         return rows, found
 
-    unused: Any = None
-    trainer = Trainer(config, method, batches, unused, unused, unused, unused, "", embed_all)
+    learner = Learner(config, method, batches.device, config.train.epochs * batches.steps_per_epoch)
     losses, gradients = [], {}
     for epoch in range(STEPS // batches.steps_per_epoch):
         method.before_epoch(epoch, embed_all)
         for batch in batches.epoch(epoch):
-            losses.append(float(distributed.mean(trainer._train_step(as_float64(batch))["loss"])))
-            trainer.step += 1
-            if trainer.step == 1:
+            losses.append(float(distributed.mean(learner.take_step(as_float64(batch))["loss"])))
+            if learner.steps_done == 1:
                 gradients = {key: p.grad.clone() for key, p in method.named_parameters() if p.grad is not None}
     average_running_statistics(method)
     return {"losses": losses, "gradients": gradients, "state": method.state_dict()}

@@ -24,8 +24,8 @@ import torch
 from carl import distributed
 from carl.data.batches.base import Batch
 from carl.errors import UserError
-from carl.training import pretrain
-from carl.training.loop import Trainer
+from carl.training import run as training_run
+from carl.training.learner import Learner
 from tests.conftest import SMALL
 from tests.distributed import processes
 
@@ -36,16 +36,17 @@ Event = Callable[[], None]
 def watched(arguments: list[str], event: Event | None = None, at_step: int = -1, at_rank: int = 1) -> None:
     """The command, with a line in seen-RANK.txt for each batch and each embedding; `event` happens after a step."""
     rank = os.environ["RANK"]
-    plain_step, plain_map = Trainer._train_step, pretrain.map_images
+    plain_step, plain_map = Learner.take_step, training_run.map_images
 
     def note(kind: str, where: int, indices: list[int]) -> None:
         with open(f"seen-{rank}.txt", "a") as file:
             file.write(json.dumps([kind, where, indices]) + "\n")
 
-    def step(trainer: Trainer, batch: Batch) -> Any:
-        metrics = plain_step(trainer, batch)
-        note("step", trainer.step, batch.indices.tolist())
-        if event is not None and (trainer.step, rank) == (at_step, str(at_rank)):
+    def step(learner: Learner, batch: Batch) -> Any:
+        number = learner.steps_done
+        metrics = plain_step(learner, batch)
+        note("step", number, batch.indices.tolist())
+        if event is not None and (number, rank) == (at_step, str(at_rank)):
             event()
         return metrics
 
@@ -53,7 +54,7 @@ def watched(arguments: list[str], event: Event | None = None, at_step: int = -1,
         note("embed", 0, rows.tolist())
         return plain_map(function, split, statistics, size, device, rows)
 
-    with mock.patch.object(Trainer, "_train_step", step), mock.patch.object(pretrain, "map_images", embed):
+    with mock.patch.object(Learner, "take_step", step), mock.patch.object(training_run, "map_images", embed):
         processes.command(*arguments)
 
 

@@ -24,8 +24,9 @@ from carl.evaluation.features import frozen
 from carl.evaluation.protocols import PROTOCOLS, Request
 from carl.evaluation.target import find_target, load_encoder, weights_hash
 from carl.methods.build import load_data_for
-from carl.methods.carl_options import CarlOptions
-from carl.training import commands
+from carl.methods.carl import CarlOptions
+from carl.training.plan import PretrainRequest, plan
+from carl.training.run import carry_out
 from tests.conftest import Run
 
 SHORT = {"linear": 2, "transfer": 2, "semi": 2, "finetune": 1}
@@ -46,7 +47,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
         "log": {"report": False},
     }
     path = tmp_path_factory.mktemp("runs") / "run"
-    commands.pretrain(layer, path, None, ["carl"])
+    carry_out(plan(PretrainRequest(layer, path)))
     return path
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
+from torch import Tensor
 
+import carl
 from carl.config import Config, Layer, resolve
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods.carl import CARL, CarlOptions
+from carl.methods.carl import CARL, CARLLoss, CarlOptions
+from carl.methods.health import measure_health
 from carl.methods.losses import assignment_consistency, chance_agreement, uniform_prior
 
 
@@ -72,15 +77,16 @@ def test_prior_epochs_default_to_half_a_short_run_and_are_checked_against_it():
 @pytest.mark.parametrize(
     ("given", "start", "end"),
     [
-        ({"prototypes": 3000}, 12.45, 6.22),
-        ({"prototypes": 100}, 4.14, 2.07),
-        ({"prototypes": 30}, 3.04, 2.0),
-        ({"prior_start": 6.0}, 6.0, 3.0),
-        ({"prior_start": 1.0}, 1.0, 1.0),
-        ({"prior_end": 1.0, "prototypes": 1000}, 8.48, 1.0),
-        ({"targets": "average", "prototypes": 100}, 2.07, 1.04),  # weighs double
-        ({"targets": "average", "prototypes": 30}, 1.52, 1.0),
-        ({"beyond_chance": True, "prototypes": 1000}, 1.0, 1.0),  # where collapse gains nothing anyway
+        ({"targets": "joint", "prototypes": 3000}, 12.45, 6.22),
+        ({"targets": "joint", "prototypes": 100}, 4.14, 2.07),
+        ({"targets": "joint", "prototypes": 30}, 3.04, 2.0),
+        ({"targets": "joint", "prior_start": 6.0}, 6.0, 3.0),
+        ({"targets": "joint", "prior_start": 1.0}, 1.0, 1.0),
+        ({"targets": "joint", "prior_end": 1.0, "prototypes": 1000}, 8.48, 1.0),
+        ({"prototypes": 1000}, 4.24, 2.12),  # averaged: weighs double
+        ({"prototypes": 100}, 2.07, 1.04),
+        ({"prototypes": 30}, 1.52, 1.0),
+        ({"targets": "joint", "beyond_chance": True, "prototypes": 1000}, 1.0, 1.0),  # where collapse gains nothing
     ],
 )
 def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: Layer, start: float, end: float):
@@ -190,3 +196,85 @@ def test_multi_crop_views_of_another_size_are_paired_with_the_large_ones():
     small = assignment_consistency(log_p[2], log_p[3])
     assert abs(float((5 * expected + small) / 6 - expected)) > 1e-4  # one more pair would be seen
     torch.testing.assert_close(loss, expected + 4.0 * metrics["kl"])
+
+
+# The loss that users import
+
+
+@pytest.mark.parametrize("preset", list(CARL.presets(facts("mine"))))
+@pytest.mark.parametrize("progress", [0.0, 0.3, 1.0])
+def test_the_loss_that_trains_is_the_loss_that_users_import(preset: str, progress: float):
+    layers = [{"data": {"source": "x", "image_size": 32}, "model": {"backbone": "test_resnet"}}]
+    config = CARL.completed(resolve([CARL.preset(preset, facts("mine")), *layers], CarlOptions))
+    method, options = CARL(config, facts("mine")), CarlOptions.of(config)
+    images = [torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(s)) for s in (0, 1)]
+    batch = Batch(images, torch.arange(8))
+    logits = method.represent(batch).detach().requires_grad_()  # (2, B, G, K)
+    trained, _ = method.objective(logits, batch, progress)
+    criterion = carl.CARLLoss(options.targets, options.prior_mean, options.beyond_chance)
+    imported = criterion(logits[0], logits[1], method.prior_weight(progress))
+    assert torch.equal(imported, trained)
+    gradients = [torch.autograd.grad(loss, logits)[0] for loss in (imported, trained)]
+    assert torch.equal(*gradients)
+    if options.parts == 1:  # without the dimension of parts, as users have it
+        torch.testing.assert_close(criterion(logits[0, :, 0], logits[1, :, 0], method.prior_weight(progress)), trained)
+
+
+def test_the_method_and_the_loss_that_users_import_have_the_same_defaults():
+    parameters = inspect.signature(carl.CARLLoss).parameters
+    assert set(parameters) <= set(CarlOptions.model_fields)
+    for name, parameter in parameters.items():
+        assert parameter.default is CarlOptions.model_fields[name].default, name
+
+
+@pytest.mark.parametrize("start", [1.0, 2.0])
+def test_equal_use_that_the_papers_lambda_keeps_is_not_kept_with_joint_targets(start: float):
+    """At lambda 2 to 1, the paper's for STL-10: a little uneven, use grows more even by averaged targets alone."""
+    logits = torch.zeros(64, 10, dtype=torch.float64)
+    logits[:, 0] = 0.01
+
+    def more_even(criterion: CARLLoss) -> bool:
+        both = logits.clone().requires_grad_()
+        criterion(both, both, start).backward()
+        assert both.grad is not None
+        return bool(both.grad[:, 0].sum() > 1e-12)
+
+    assert more_even(CARLLoss()) == (start > 1.0)
+    assert not more_even(CARLLoss("joint"))
+
+
+# What a probe is told
+
+
+def one_hot(choices: list[int], prototypes: int) -> Tensor:
+    logits = torch.zeros(len(choices), prototypes)
+    logits[torch.arange(len(choices)), torch.tensor(choices)] = 50.0
+    return logits.log_softmax(1)
+
+
+def test_the_remedy_for_a_collapse_is_lambda_where_lambda_keeps_the_prototypes_in_use():
+    log_p = one_hot([i % 3 for i in range(300)], 100)
+    health = measure_health(log_p, log_p)
+    [finding] = CARL(settings("cifar10", prior_start=0.0, prior_end=0.0), facts("cifar10")).findings(health, 1.0, 5)
+    assert finding.remedy == "raise --prior-start (now 0) or lower the learning rate"
+    [finding] = CARL(robust(), facts("mine")).findings(health, 1.0, 5)
+    assert "--prior" not in finding.remedy
+
+
+def test_a_flat_start_that_lasts_is_stuck_at_ln_k_and_wants_less_lambda_but_not_too_little():
+    generator = torch.Generator().manual_seed(0)
+    log_p, log_q = (0.01 * torch.randn(2, 400, 50, generator=generator)).log_softmax(2)
+    [finding] = CARL(settings("cifar10"), facts("cifar10")).findings(measure_health(log_p, log_q), 1.0, 5)
+    assert finding.text.endswith("loss is stuck near ln K = 3.91")
+    assert "keep it above 1)" in finding.remedy  # 2 with joint targets
+
+
+def test_a_peaked_start_is_found_before_training_unless_its_parts_hide_it():
+    peaked = torch.zeros(50, 100)
+    peaked[:, 0] = 3.0
+    health = measure_health(peaked.log_softmax(1), peaked.log_softmax(1))
+    joint = {"targets": "joint", "prior_start": 4.0, "prior_end": 2.0}
+    [finding] = CARL(settings("cifar10", **joint), facts("cifar10")).findings(health, 1.0, 0)
+    assert finding.kind == "peaked start"
+    assert CARL(settings("cifar10", **joint, parts=2), facts("cifar10")).findings(health, 1.0, 0) == []
+    assert CARL(robust(), facts("mine")).findings(health, 1.0, 0) == []

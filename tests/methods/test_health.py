@@ -8,7 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from carl.methods.health import count_duplicates, examine, measure_health, rank_me, verdict
+from carl.methods.health import (
+    Finding,
+    PrototypeHealth,
+    Remedies,
+    count_duplicates,
+    examine,
+    measure_health,
+    rank_me,
+    usual_remedies,
+    verdict,
+)
+
+REMEDIES = Remedies(few="raise it", unused="ask for fewer", same="train longer", flat_loss="ln K")
+
+
+def examined(health: PrototypeHealth, epochs_done: int = 5) -> list[Finding]:
+    return examine(health, epochs_done, REMEDIES)
 
 
 def one_hot_logs(choices: list[int], prototypes: int, sureness: float = 50.0) -> Tensor:
@@ -24,34 +40,33 @@ def test_sure_and_balanced_assignments_are_healthy():
     assert health.mean_entropy == pytest.approx(math.log(10), abs=1e-4)
     assert health.entropy == pytest.approx(0, abs=1e-4)
     assert health.agreement == 1.0
-    assert examine(health, 4.0, 10) == []
+    assert examined(health, 10) == []
     assert verdict([]) == "healthy"
 
 
 def test_all_images_in_three_of_a_hundred_prototypes_is_said_in_words_with_a_remedy():
     log_p = one_hot_logs([i % 3 for i in range(300)], 100)
-    findings = examine(measure_health(log_p, log_p), 0.0, 5)
-    sentence = findings[0].sentence(since=2)
-    assert "all images go to 3 of 100 prototypes since epoch 2" in sentence
-    assert "raise --prior-start (now 0) or lower the learning rate" in sentence
+    findings = examined(measure_health(log_p, log_p))
+    assert findings[0].sentence(since=2) == "collapsed: all images go to 3 of 100 prototypes since epoch 2: raise it"
     assert verdict(findings) == "collapsed"
 
 
-def test_the_same_soft_assignment_for_every_image_is_said_to_be_stuck_at_ln_k():
+def test_the_same_soft_assignment_for_every_image_is_said_to_be_stuck_where_the_method_knows_at_what():
     generator = torch.Generator().manual_seed(0)
     log_p = (0.01 * torch.randn(400, 50, generator=generator)).log_softmax(1)
     log_q = (0.01 * torch.randn(400, 50, generator=generator)).log_softmax(1)
-    findings = examine(measure_health(log_p, log_q), 4.0, 5)
+    health = measure_health(log_p, log_q)
+    findings = examined(health)
     assert [f.kind for f in findings] == ["constant assignment"]
-    assert "ln K = 3.91" in findings[0].text
-    early = examine(measure_health(log_p, log_q), 4.0, 1)
-    assert verdict(early) == "too early to judge"
+    assert "loss is stuck near ln K" in findings[0].text
+    assert "stuck" not in examine(health, 5, usual_remedies(50))[0].text
+    assert verdict(examined(health, epochs_done=1)) == "too early to judge"
 
 
 def test_flat_assignments_that_share_their_highest_prototype_are_stuck_and_not_in_one_prototype():
     logits = 0.001 * torch.randn(400, 50, generator=torch.Generator().manual_seed(0))
     logits[:, 7] += 0.05
-    findings = examine(measure_health(logits.log_softmax(1), logits.log_softmax(1)), 4.0, 5)
+    findings = examined(measure_health(logits.log_softmax(1), logits.log_softmax(1)))
     assert [f.kind for f in findings] == ["constant assignment"]
 
 
@@ -60,7 +75,7 @@ def test_the_same_assignment_for_every_image_over_half_of_the_prototypes_is_a_co
     logits[:, :50] += 8.0
     health = measure_health(logits.log_softmax(1), logits.log_softmax(1))
     assert health.covering > 5
-    findings = examine(health, 4.0, 5)
+    findings = examined(health)
     assert [f.kind for f in findings] == ["constant assignment"]
     assert "ln K" not in findings[0].text
     assert verdict(findings) == "collapsed"
@@ -68,7 +83,7 @@ def test_the_same_assignment_for_every_image_over_half_of_the_prototypes_is_a_co
 
 def test_a_fifth_of_the_prototypes_in_use_is_a_partial_collapse():
     log_p = one_hot_logs([i % 20 for i in range(1000)], 100)
-    findings = examine(measure_health(log_p, log_p), 4.0, 5)
+    findings = examined(measure_health(log_p, log_p))
     assert verdict(findings) == "partly collapsed"
     assert "20 of 100" in findings[0].text
 
@@ -90,7 +105,7 @@ def test_near_duplicates_are_counted_against_earlier_ones_only():
     assert count_duplicates(torch.ones(2000, 4)) == 1999
     health = measure_health(*[one_hot_logs(list(range(7)), 7)] * 2, torch.cat([rows, twins]))
     assert health.duplicates == 2
-    assert [f.kind for f in examine(health, 4.0, 5)] == ["near-duplicates"]
+    assert [f.kind for f in examined(health)] == ["near-duplicates"]
 
 
 def test_rank_me_counts_directions_of_equal_strength():

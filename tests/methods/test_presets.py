@@ -15,8 +15,7 @@ from carl.methods import METHODS
 from carl.methods.moco import MoCo, fitting_queue
 from carl.methods.paper import fitting_clusters
 from carl.methods.pcl import PCL
-from carl.training.pretrain import plan
-from carl.views.configured import build_views
+from carl.training.plan import PretrainRequest, plan
 from carl.views.views import pipeline
 
 
@@ -192,14 +191,11 @@ def test_batch_norm_stands_in_the_heads_of_carl_swav_and_byol_alone(name: str):
 )
 def test_another_optimiser_has_a_rate_that_fits_it(given: dict[str, Any], rate: float, small_data: Path):
     layer = {"data": {"source": str(small_data)}, "method": {"name": "simclr"}, "train": {"batch_size": 16}}
-    config, _, _ = plan({**layer, "optim": given})
-    assert config.optim.lr == rate
+    assert plan(PretrainRequest({**layer, "optim": given})).config.optim.lr == rate
 
 
 def test_the_smallest_crop_is_of_large_views_and_leaves_small_ones_alone(small_data: Path):
     layer = {"data": {"source": str(small_data)}, "method": {"name": "swav"}, "train": {"batch_size": 16}}
     views = {"pipeline": "swav_multicrop", "crop_min": 0.6}
-    config, dataset, _ = plan({**layer, "views": views})
-    assert [
-        recipe.crop_area for recipe in build_views(config, dataset.statistics.mean, dataset.statistics.std).recipes
-    ] == [(0.6, 1.0)] * 2 + [(0.05, 0.14)] * 6
+    planned = plan(PretrainRequest({**layer, "views": views}))
+    assert [recipe.crop_area for recipe in planned.views.recipes] == [(0.6, 1.0)] * 2 + [(0.05, 0.14)] * 6

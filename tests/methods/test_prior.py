@@ -11,9 +11,8 @@ from torch import Tensor
 from carl.config import Config, resolve
 from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods.carl import CARL
-from carl.methods.carl_options import CarlOptions
-from carl.methods.health import examine_start, measure_health
+from carl.methods.carl import CARL, CarlOptions, examine_start
+from carl.methods.health import measure_health
 from carl.methods.prior import STABLE, barrier, prior_threshold, weight_that_holds
 
 
@@ -116,8 +115,8 @@ def test_one_prototype_has_no_threshold() -> None:
         prior_threshold(1)
 
 
-def carl_config(**options: float | str) -> Config:
-    return resolve([{"data": {"source": "shapes"}, "method": dict(options)}], CarlOptions)
+def carl_config(targets: str = "joint", **options: float) -> Config:
+    return resolve([{"data": {"source": "shapes"}, "method": {"targets": targets, **options}}], CarlOptions)
 
 
 def test_a_start_of_two_or_less_is_warned_of_before_training() -> None:
@@ -149,4 +148,3 @@ def test_a_peaked_start_under_the_threshold_is_remarked_on_and_a_flat_one_is_not
     [finding] = examine_start(health["p"], 2.0, factor=2.0)
     assert "--prior-start 2.3" in finding.remedy
     assert examine_start(health["f"], 4.0) == []
-    assert examine_start(health["p"], None) == []  # a method without a prior

@@ -15,8 +15,9 @@ from carl.config import merge
 from carl.data.batches.base import Batch
 from carl.data.sources.shapes import make_shapes
 from carl.methods import METHODS
-from carl.training.commands import pretrain
-from carl.training.loop import Trainer
+from carl.training.learner import Learner
+from carl.training.plan import PretrainRequest, plan
+from carl.training.run import carry_out
 from tests.methods.examples import SMALL, TINY
 
 ALL = pytest.mark.parametrize("name", list(METHODS))
@@ -32,7 +33,7 @@ QUICK: dict[str, dict[str, Any]] = {
 def run(source: Path, name: str, out: Path, **sections: dict[str, Any]) -> dict[str, Any]:
     """The method's state after a run, queues and slow copies in it."""
     given = {"data": {"source": str(source)}, "method": {"name": name, **SMALL.get(name, {})}}
-    pretrain(merge([TINY, QUICK, given, sections]), out, None, ["test"])
+    carry_out(plan(PretrainRequest(merge([TINY, QUICK, given, sections]), out)))
     return state(out)
 
 
@@ -74,21 +75,21 @@ def other_labels(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def test_stopped_in_the_middle_of_an_epoch_and_resumed_all_state_ends_the_same(
     whole: dict[str, Path], small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ):
-    plain_step = Trainer._train_step
+    plain_step = Learner.take_step
 
-    def step_then_signal(trainer: Trainer, batch: Batch) -> dict[str, torch.Tensor]:
-        metrics = plain_step(trainer, batch)
-        if trainer.step == 5:  # the second step of the second epoch: PCL has clustered, SwAV's queue has come in
-            trainer._signal = signal.SIGINT
+    def step_then_signal(learner: Learner, batch: Batch) -> dict[str, torch.Tensor]:
+        metrics = plain_step(learner, batch)
+        if learner.steps_done == 6:  # the second of the second epoch: PCL has clustered, SwAV's queue has come in
+            signal.raise_signal(signal.SIGINT)
         return metrics
 
-    monkeypatch.setattr(Trainer, "_train_step", step_then_signal)
+    monkeypatch.setattr(Learner, "take_step", step_then_signal)
     with pytest.raises(SystemExit) as ended:
         run(small_data, name, tmp_path / "run")
     assert ended.value.code == 130
     assert torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"] in (6, 7)
     monkeypatch.undo()
-    pretrain({}, None, str(tmp_path / "run"), ["test"])
+    carry_out(plan(PretrainRequest({}, resume=str(tmp_path / "run"))))
     assert differing(state(tmp_path / "run"), state(whole[name])) == []
 
 

@@ -79,7 +79,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     from carl.evaluation import evaluate
     from carl.evaluation.evaluation_data import Material
     from carl.training.journal import Journal
-    from carl.training.loop import Trainer
+    from carl.training.learner import Learner
     from carl.training.probe import Probe
 
     moments = Moments(last)
@@ -87,7 +87,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     moments.around(os, "rename", lambda _, target: f"packing {Path(target).name[:3]}")
     moments.around(os, "fsync", "saving")
     moments.around(parallel, "decode", "packing")
-    moments.around(Trainer, "_train_step", "stepping")
+    moments.around(Learner, "take_step", "stepping")
     moments.around(Journal, "write", "stepping, noted")
     moments.around(Probe, "run", "evaluating")
     moments.around(Probe, "_features", "evaluating, features of a probe")

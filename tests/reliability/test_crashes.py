@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -294,7 +295,8 @@ def test_a_signal_within_a_save_does_not_cut_it(
     plain = Trainer.save
 
     def save(trainer: Trainer) -> None:
-        trainer._signal = 15
+        if trainer.learner.steps_done == 6:
+            signal.raise_signal(signal.SIGTERM)
         plain(trainer)
 
     monkeypatch.setattr(Trainer, "save", save)

@@ -30,7 +30,8 @@ from carl.data.sources.shapes import make_shapes
 from carl.data.sources.shards import find_shards
 from carl.methods import METHODS, Method
 from carl.optim import build_optimizer, set_rate
-from carl.training.commands import pretrain
+from carl.training.plan import PretrainRequest, plan
+from carl.training.run import carry_out
 from carl.views.views import Views, pipeline
 from tests.methods.examples import EPOCHS, FACTS, IMAGES, SIZE, SMALL, TINY, settings
 from tests.reliability.world import make_tars
@@ -106,7 +107,7 @@ def curve(name: str, folder: Path) -> list[float]:
     images, labels = make_shapes(80, 5)
     np.savez(data, images=images, labels=labels)
     own = {"data": {"source": str(data)}, "method": {"name": name, "preset": "paper", **SMALL.get(name, {})}}
-    run = pretrain(merge([TINY, LAYER, own]), folder / name, None, ["determinism"])
+    run = carry_out(plan(PretrainRequest(merge([TINY, LAYER, own]), folder / name)))
     records = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return [record["loss"] for record in records if record["kind"] == "step"]
 

@@ -17,9 +17,9 @@ from carl.data.sources.python import list_python
 from carl.errors import UserError
 from carl.methods.base import Method
 from carl.methods.health import rank_me
-from carl.training import loop
-from carl.training.guard import MOST_SKIPPED, Watch
-from carl.training.loop import Trainer
+from carl.training import guard
+from carl.training.guard import MOST_SKIPPED, Guard, Watch
+from carl.training.learner import Learner
 from tests.conftest import Ended
 from tests.reliability.conftest import assert_refused, call
 
@@ -40,13 +40,13 @@ def images_of_step(seed: int = 0) -> list[int]:
     return batches.order(1)[16:32].tolist()
 
 
-def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[Trainer, Batch], Batch]) -> None:
-    plain = Trainer._train_step
+def spoil(monkeypatch: pytest.MonkeyPatch, change: Callable[[Learner, Batch], Batch]) -> None:
+    plain = Learner.take_step
 
-    def step(trainer: Trainer, batch: Batch) -> dict[str, Tensor]:
-        return plain(trainer, change(trainer, batch) if trainer.step + 1 == BAD_STEP else batch)
+    def step(learner: Learner, batch: Batch) -> dict[str, Tensor]:
+        return plain(learner, change(learner, batch) if learner.steps_done + 1 == BAD_STEP else batch)
 
-    monkeypatch.setattr(Trainer, "_train_step", step)
+    monkeypatch.setattr(Learner, "take_step", step)
 
 
 def assert_caught(folder: Path, done: Ended, what: str) -> dict[str, Any]:
@@ -69,8 +69,8 @@ def test_a_loss_that_is_not_finite_is_caught_at_its_step(
         loss, metrics = plain(method, batch, progress)
         return loss * bad, {**metrics, "loss": loss * bad}
 
-    def change(trainer: Trainer, batch: Batch) -> Batch:
-        monkeypatch.setattr(trainer, "compute", lambda *arguments: compute(trainer.method, *arguments))
+    def change(learner: Learner, batch: Batch) -> Batch:
+        monkeypatch.setattr(learner, "compute", lambda *arguments: compute(learner.method, *arguments))
         return batch
 
     spoil(monkeypatch, change)
@@ -81,8 +81,8 @@ def test_a_loss_that_is_not_finite_is_caught_at_its_step(
 def test_a_gradient_that_is_not_finite_is_caught_at_its_step_although_the_loss_is(
     small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: float
 ):
-    def change(trainer: Trainer, batch: Batch) -> Batch:
-        parameter = next(trainer.method.parameters())
+    def change(learner: Learner, batch: Batch) -> Batch:
+        parameter = next(learner.method.parameters())
         parameter.register_hook(lambda gradient: gradient * bad)
         return batch
 
@@ -92,14 +92,14 @@ def test_a_gradient_that_is_not_finite_is_caught_at_its_step_although_the_loss_i
 
 def change_after_the_update(monkeypatch: pytest.MonkeyPatch, change: Callable[[nn.Module], object]) -> None:
     """Once a step of the second epoch is done, and its loss and gradient have been looked at."""
-    plain = Trainer._look_at_step
+    plain = Guard.look
 
-    def look(trainer: Trainer, batch: Batch) -> None:
-        plain(trainer, batch)
-        if trainer.step == BAD_STEP:
-            change(trainer.method)
+    def look(guard: Guard, loss: Tensor, batch: Batch) -> None:
+        plain(guard, loss, batch)
+        if guard.learner.steps_done == BAD_STEP:
+            change(guard.learner.method)
 
-    monkeypatch.setattr(Trainer, "_look_at_step", look)
+    monkeypatch.setattr(Guard, "look", look)
 
 
 @BAD
@@ -175,19 +175,19 @@ def test_a_watch_read_late_still_knows_the_first_bad_step_and_its_images():
 
 def overflow(monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
     """Gradients of these steps (from 1) too large for fp16."""
-    plain = Trainer._train_step
+    plain = Learner.take_step
 
-    def step(trainer: Trainer, batch: Batch) -> dict[str, Tensor]:
-        if trainer.step + 1 not in steps:
-            return plain(trainer, batch)
-        parameter = next(trainer.method.parameters())
+    def step(learner: Learner, batch: Batch) -> dict[str, Tensor]:
+        if learner.steps_done + 1 not in steps:
+            return plain(learner, batch)
+        parameter = next(learner.method.parameters())
         hook = parameter.register_hook(lambda gradient: gradient * float("inf"))
         try:
-            return plain(trainer, batch)
+            return plain(learner, batch)
         finally:
             hook.remove()
 
-    monkeypatch.setattr(Trainer, "_train_step", step)
+    monkeypatch.setattr(Learner, "take_step", step)
 
 
 def train_in_fp16(folder: Path, data: Path, epochs: int) -> Ended:
@@ -222,7 +222,7 @@ def test_fp16_stops_when_too_many_steps_in_a_row_overflow(
     small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     assert MOST_SKIPPED == 30
-    monkeypatch.setattr(loop, "MOST_SKIPPED", 4)
+    monkeypatch.setattr(guard, "MOST_SKIPPED", 4)
     overflow(monkeypatch, range(3, 1000))
     done = train_in_fp16(tmp_path, small_data, epochs=5)
     assert_refused(done, ["4 steps in a row up to step 6", "fp16", "run/checkpoint.pt", "bf16"])

@@ -133,7 +133,7 @@ def test_an_outcome_without_its_weights_stays_until_there_is_a_new_one(small_dat
     files.write_json(jobs.outcome_file(tmp_path, job), invented(job, 41.0))
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
     with monkeypatch.context() as patched:
-        patched.setattr(jobs, "pretrain", lambda *_: 1 / 0)
+        patched.setattr(jobs, "carry_out", lambda _: 1 / 0)
         assert run_jobs([more], tmp_path, lambda line: None, own_process=False)
     found = read_outcome(tmp_path, more)
     assert found is not None

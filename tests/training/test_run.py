@@ -18,7 +18,7 @@ import torchvision
 from safetensors.torch import load_file
 
 from carl.data.batches.base import Batch
-from carl.training.loop import Trainer
+from carl.training.learner import Learner
 from tests.conftest import SMALL, Run
 from tests.weights import assert_same_weights
 
@@ -128,15 +128,15 @@ def test_killed_before_the_first_checkpoint_it_starts_again_and_ends_the_same(
 def test_stopped_at_the_last_step_of_an_epoch_it_still_probes_and_keeps_that_epoch(
     whole: Path, small_data: Path, tmp_path: Path, carl: Run, monkeypatch: pytest.MonkeyPatch
 ):
-    plain_step = Trainer._train_step
+    plain_step = Learner.take_step
 
-    def step_then_signal(trainer: Trainer, batch: Batch) -> dict[str, torch.Tensor]:
-        metrics = plain_step(trainer, batch)
-        if trainer.step == 11:  # the twelfth step, the last of the second epoch
-            trainer._signal = signal.SIGINT
+    def step_then_signal(learner: Learner, batch: Batch) -> dict[str, torch.Tensor]:
+        metrics = plain_step(learner, batch)
+        if learner.steps_done == 12:  # the last of the second epoch
+            signal.raise_signal(signal.SIGINT)
         return metrics
 
-    monkeypatch.setattr(Trainer, "_train_step", step_then_signal)
+    monkeypatch.setattr(Learner, "take_step", step_then_signal)
     done = carl("pretrain", small_data, *SMALL, "--out", "run", "--set", "train.keep_epochs=[2]")
     assert done.returncode == 130
     assert (tmp_path / "run" / "encoders" / "epoch-0002.safetensors").exists()

@@ -14,6 +14,7 @@ from carl.config import Config, Layer, MethodOptions
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
+from carl.methods.health import Finding, PrototypeHealth, examine, examine_spread, usual_remedies
 from carl.models.encoders import build_encoder, feature_size
 from carl.models.heads import ProjectionHead
 
@@ -72,6 +73,11 @@ class Method(nn.Module):
         """What the user should know before the training begins, in whole sentences."""
         return []
 
+    @classmethod
+    def prototype_count(cls, config: Config) -> int | None:
+        """How many prototypes `log_assignments` chooses from, for methods that have prototypes."""
+        return None
+
     def represent(self, batch: Batch) -> Tensor:
         """What the objective needs of each image: (V, B, ...)."""
         raise NotImplementedError
@@ -98,6 +104,15 @@ class Method(nn.Module):
     def prototype_vectors(self) -> Tensor | None:
         """The prototypes (K, D), for methods that have them."""
         return None
+
+    def findings(self, health: PrototypeHealth | None, spread: float, epochs_done: int) -> list[Finding]:
+        """What is wrong with the method after so many epochs, the worst first, each with a remedy.
+
+        `health` is that of the prototypes, None for a method without; `spread` is that of what `embed` gives.
+        """
+        if health is None:
+            return examine_spread(spread, epochs_done)
+        return examine(health, epochs_done, usual_remedies(health.prototypes)) if epochs_done else []
 
     def before_epoch(self, epoch: int, embed_all: EmbedFn) -> None:
         """Called before each epoch."""

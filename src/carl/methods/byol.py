@@ -47,8 +47,7 @@ class BYOL(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, ByolOptions)
-        self.options = config.method
+        self.options = ByolOptions.of(config)
         model = config.model
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         if self.options.final_norm:

@@ -1,23 +1,218 @@
-"""CARL: consistent assignment of views to clusters (Silva and Ramirez Rivera, SAC 2022)."""
+"""CARL: consistent assignment of views to clusters (Silva and Ramirez Rivera, SAC 2022).
+
+Its options and presets, its loss (`carl.CARLLoss`, for any training loop), and the method that trains with that loss.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from typing import Literal, NamedTuple
 
+import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from carl.config import Config, Layer
+from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods.base import Method, Metrics, assignment_figures, encoder_and_projection, forward_views
-from carl.methods.carl_options import CarlOptions, carl_presets, with_prior
-from carl.methods.losses import assignment_consistency, chance_agreement, consistency, log_assignments, uniform_prior
-from carl.methods.paper import has_the_papers_size
-from carl.methods.prior import STABLE, prior_threshold
-from carl.models.heads import Prototypes
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, assignment_figures, encoder_and_projection, forward_views
+from carl.methods.health import Finding, PrototypeHealth, Remedies, examine
+from carl.methods.losses import (
+    PriorMean,
+    Targets,
+    assignment_consistency,
+    chance_agreement,
+    consistency,
+    log_assignments,
+    uniform_prior,
+)
+from carl.methods.paper import PAPER_TARGETS, has_the_papers_size, paper_values
+from carl.methods.prior import STABLE, barrier, prior_threshold, weight_that_holds
+from carl.models.heads import EmbeddingNorm, Prototypes
 from carl.optim import lambda_schedule
+
+# Defaults of the loss that the paper leaves open, for the method and for `CARLLoss` alike; with PAPER_TARGETS.
+PRIOR_MEAN: PriorMean = "all"  # one mean over both views, as in CARP
+BEYOND_CHANCE = False  # Eq. 4 has no such term
+
+
+class CarlOptions(MethodOptions):
+    """Options of CARL. Where the paper is silent, the default and its source are named."""
+
+    name: Literal["carl"] = "carl"
+    prototypes: int = Field(100, ge=2, description="K. About ten times the classes you expect (paper, section 4.2).")
+    prior_start: float | None = Field(
+        None,
+        ge=0,
+        description="b of Eq. 8. Unset is the lowest value at which no constant assignment beats equal use of all "
+        "prototypes: 2.1 for 100 prototypes, 4.2 for 1,000; twice that with joint targets, and 1 with beyond_chance. "
+        "At 1 and below (2 with joint targets) a run that starts with equal use does not keep it.",
+    )
+    prior_end: float | None = Field(
+        None,
+        ge=0,
+        description="a of Eq. 8. Unset is half of prior_start, but at least 1 (2 with joint targets) if the start is "
+        "above that.",
+    )
+    prior_epochs: int | None = Field(
+        None, ge=0, description="E of Eq. 8; unset is min(100, half the epochs): 100 in the paper's section 4."
+    )
+    prior_schedule: Literal["linear", "cosine", "exponential", "constant"] = Field(
+        "linear", description="Shape of the decay; the paper's is linear and says that others would serve."
+    )
+    prior_by: Literal["epoch", "step"] = Field(
+        "epoch", description="Whether lambda changes once an epoch (Eq. 8 counts epochs) or at each step."
+    )
+    prior_mean: PriorMean = Field(PRIOR_MEAN, description="Mean of Eq. 6 over all views (CARP), or each view its own.")
+    targets: Targets = Field(
+        PAPER_TARGETS, description="How gradients flow in Eq. 4. With `average` lambda weighs double."
+    )
+    views_together: bool = Field(
+        True, description="Both views in one forward pass (SwAV, CARP); off, each has batch statistics of its own."
+    )
+    prototype_bias: bool = Field(False, description="Eq. 2 has none; CARP has none.")
+    prototype_norm: bool = Field(False, description="Unit-norm prototypes, as CARP; Eq. 2 has plain inner products.")
+    prototype_scale: float | None = Field(
+        None, gt=0, description="Std of the prototypes at the start; unset is torch's default for a linear layer."
+    )
+    embedding_norm: EmbeddingNorm = Field(
+        "none",
+        description="none (Eq. 2), l2 (unit length), batch (batch norm without affine parameters), or batch-l2 (both).",
+    )
+    temperature: float = Field(1.0, gt=0, description="Divides the energies; Eq. 3 has none.")
+    parts: int = Field(
+        1,
+        ge=1,
+        description="Equal parts of the dimensions, in each of which the views must choose the same prototype; Eq. 4 "
+        "has one. Few prototypes tell images apart better in many parts.",
+    )
+    beyond_chance: bool = Field(
+        BEYOND_CHANCE,
+        description="Whether agreement counts relative to that with views of other images; collapse then gains nothing "
+        "at any lambda, which is 1 if unset. Eq. 4 has no such term. Needs joint targets.",
+    )
+
+    @property
+    def prior_factor(self) -> float:
+        """What lambda weighs against the other term: `average` halves the gradient of that."""
+        return 2.0 if self.targets == "average" else 1.0
+
+
+class PriorWeight(NamedTuple):
+    """lambda of Eq. 8: it falls from `start` to `end` over the first `epochs`."""
+
+    start: float
+    end: float
+    epochs: int
+
+    @classmethod
+    def of(cls, options: CarlOptions, run_epochs: int) -> PriorWeight:
+        """As the options have it, with automatic values for what they leave unset."""
+        start, end, epochs = options.prior_start, options.prior_end, options.prior_epochs
+        factor = options.prior_factor
+        if start is None and options.beyond_chance:
+            start = 1.0
+        elif start is None:
+            start = math.ceil(100 * prior_threshold(options.prototypes) / factor) / 100
+        if end is None:
+            end = min(start, max(STABLE / factor, start / 2))
+        if epochs is None:
+            epochs = min(100, max(1, run_epochs // 2))
+        return cls(start, end, epochs)
+
+
+# Of ours, for a run of minutes: embeddings of equal variance and logits of about unit size learn from the first epoch.
+SHAPES_VALUES: Layer = {
+    "method": {
+        "prototypes": 100,
+        "prior_start": 4.0,
+        "prior_end": 2.0,
+        "targets": "joint",
+        "embedding_norm": "batch",
+        "prototype_scale": 0.088,  # 1 / sqrt(128)
+    },
+    "optim": {"name": "sgd", "lr": 0.06},
+}
+
+# Of ours, for small data, small batches and short runs (docs/robustness.md). On the sphere K prototypes stand for the
+# cosine the better the fewer dimensions they tell apart: hence many parts. Lambda is unset: 1, relative to chance.
+ROBUST_VALUES: Layer = {
+    "method": {
+        "prototypes": 128,
+        "parts": 32,
+        "targets": "joint",
+        "beyond_chance": True,
+        "embedding_norm": "batch-l2",
+        "prototype_norm": True,
+        "prototype_scale": 0.25,  # of unit-norm prototypes only how slowly they turn
+        "temperature": 0.03,  # as SimCLR's 0.115 = 128 * 0.03^2: energies have a variance of 1 / 0.115
+    },
+    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "weight_decay": 1e-6},
+    "views": {"pipeline": "simclr", "crop_min": 0.2},
+}
+
+
+class LossTerms(NamedTuple):
+    """What CARL's loss is made of."""
+
+    consistency: Tensor  # Eq. 4, mean over the pairs of views
+    prior: Tensor  # KL to uniform (Eq. 5, 6), before lambda weighs it
+    chance: Tensor | None  # agreement with views of other images; None where that does not count
+
+    def weighted(self, weight: float) -> Tensor:
+        """The loss with this lambda (Eq. 7)."""
+        loss = self.consistency + weight * self.prior
+        return loss if self.chance is None else loss + self.chance
+
+
+class CARLLoss(nn.Module):
+    """CARL's loss for two views (Eq. 7): consistency of their assignments plus lambda times KL to uniform.
+
+    The logits come from `Prototypes`: (B, K) for each view of B images, or (B, G, K) from `Prototypes.by_part` when the
+    embedding is split into G parts. `weight` is lambda, for example from `lambda_schedule`. With
+    `targets="average"` each view in turn is a fixed target for the other, and lambda weighs twice as much as with
+    `joint`. With `beyond_chance` agreement counts relative to agreement with views of other images. Under
+    DistributedDataParallel the mean assignment and the other images are those of the batch of all processes.
+    """
+
+    def __init__(
+        self,
+        targets: Targets = PAPER_TARGETS,
+        prior_mean: PriorMean = PRIOR_MEAN,
+        beyond_chance: bool = BEYOND_CHANCE,
+    ) -> None:
+        super().__init__()
+        check_targets(targets, beyond_chance)
+        self.targets: Targets = targets
+        self.prior_mean: PriorMean = prior_mean
+        self.beyond_chance = beyond_chance
+
+    def forward(self, logits: Tensor, other_logits: Tensor, weight: float) -> Tensor:
+        return self.terms(log_assignments(torch.stack([logits, other_logits]))).weighted(weight)
+
+    def terms(self, log_p: Tensor) -> LossTerms:
+        """The terms for two or more views, given as log-assignments: (V, B, K) or (V, B, G, K).
+
+        Each of the first two views is paired with every later one: with two views that is one pair, with multi-crop
+        each large view is paired with the other and with all small ones.
+        """
+        pairs = [(a, b) for a in range(2) for b in range(a + 1, len(log_p))]
+        agreement = [consistency(log_p[a], log_p[b], self.targets) for a, b in pairs]
+        mean = sum(agreement[1:], start=agreement[0]) / len(agreement)
+        prior = uniform_prior(log_p, self.prior_mean)
+        by_part = log_p if log_p.ndim == 4 else log_p[:, :, None]
+        return LossTerms(mean, prior, chance_agreement(by_part) if self.beyond_chance else None)
+
+
+def check_targets(targets: Targets, beyond_chance: bool, section: str = "") -> None:
+    """Refuse fixed targets where agreement is relative to chance, which is defined for joint ones."""
+    if beyond_chance and targets != "joint":
+        raise UserError(
+            f"{section}beyond_chance has no meaning with {section}targets = {targets!r}, where views are fixed "
+            "targets; use joint"
+        )
 
 
 class CARL(Method):
@@ -27,9 +222,10 @@ class CARL(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, CarlOptions)
+        self.options = options = CarlOptions.of(config)
         self.epochs = config.train.epochs
-        self.options = options = with_prior(config.method, self.epochs)
+        self.prior = PriorWeight.of(options, self.epochs)
+        self.criterion = CARLLoss(options.targets, options.prior_mean, options.beyond_chance)
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         prototypes = Prototypes(
             config.model.output_dim,
@@ -51,7 +247,19 @@ class CARL(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        return carl_presets(facts)
+        """`paper`: the paper's for this data. `robust`: for less data and time. `shapes`: for the built-in data."""
+        values = paper_values(facts)
+        method = {
+            "prototypes": values.prototypes,
+            "prior_start": values.prior_start,
+            "prior_end": values.prior_end,
+            "targets": PAPER_TARGETS,
+        }
+        return {
+            "paper": {"method": method, "views": {"pipeline": "simclr"}},
+            "robust": ROBUST_VALUES,
+            "shapes": merge([SHAPES_BUDGET, SHAPES_VALUES]),
+        }
 
     @classmethod
     def default_preset(cls, facts: DataFacts) -> str:
@@ -62,54 +270,46 @@ class CARL(Method):
 
     @classmethod
     def completed(cls, config: Config) -> Config:
-        options = config.method
-        assert isinstance(options, CarlOptions)
-        epochs = config.train.epochs
+        options, epochs = CarlOptions.of(config), config.train.epochs
         if options.prior_epochs is not None and options.prior_epochs > epochs:
             raise UserError(
                 f"--prior-epochs {options.prior_epochs} is over the {epochs} epochs of the run, so lambda would never "
                 f"reach --prior-end; use at most {epochs}"
             )
-        if options.beyond_chance and options.targets != "joint":
-            raise UserError(
-                f"method.beyond_chance has no meaning with method.targets = {options.targets!r}, where views are fixed "
-                "targets; use joint"
-            )
+        check_targets(options.targets, options.beyond_chance, "method.")
         if config.model.output_dim % options.parts:
             raise UserError(
                 f"method.parts = {options.parts} does not divide the {config.model.output_dim} dimensions of the "
                 f"embedding into equal parts; use {math.gcd(config.model.output_dim, options.parts)}, or another "
                 "model.output_dim"
             )
-        return config.model_copy(update={"method": with_prior(options, epochs)})
+        prior = PriorWeight.of(options, epochs)
+        filled = {"prior_start": prior.start, "prior_end": prior.end, "prior_epochs": prior.epochs}
+        return config.model_copy(update={"method": options.model_copy(update=filled)})
 
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
-        options = config.method
-        assert isinstance(options, CarlOptions)
-        assert options.prior_start is not None
-        if options.beyond_chance:  # where collapse gains nothing at any lambda
-            return []
+        options = CarlOptions.of(config)
+        start = PriorWeight.of(options, config.train.epochs).start
         least, lowest = (weight / options.prior_factor for weight in (STABLE, prior_threshold(options.prototypes)))
-        if options.prior_start > least:
+        if start > least or options.beyond_chance:  # relative to chance, collapse gains nothing at any lambda
             return []
         return [
-            f"warning: lambda starts at {options.prior_start:g}, and up to {least:g} few prototypes are left in use: "
+            f"warning: lambda starts at {start:g}, and up to {least:g} few prototypes are left in use: "
             f"use a --prior-start above {least:g} (from "
             f"{math.ceil(10 * lowest) / 10:.1f} on, equal use of {options.prototypes} is the lowest loss)"
         ]
 
+    @classmethod
+    def prototype_count(cls, config: Config) -> int:
+        return CarlOptions.of(config).prototypes
+
     def prior_weight(self, progress: float) -> float:
         """lambda_e at `progress` (Eq. 8)."""
-        options = self.options
-        assert options.prior_start is not None
-        assert options.prior_end is not None
         epoch = progress * self.epochs
-        if options.prior_by == "epoch":
+        if self.options.prior_by == "epoch":
             epoch = int(epoch + 1e-6)  # progress is a fraction of steps: guard against 2.9999999
-        return lambda_schedule(
-            epoch, options.prior_start, options.prior_end, options.prior_epochs or 0, options.prior_schedule
-        )
+        return lambda_schedule(epoch, *self.prior, self.options.prior_schedule)
 
     def logged(self, progress: float) -> dict[str, float]:
         return {"lambda": self.prior_weight(progress)}
@@ -123,21 +323,16 @@ class CARL(Method):
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         by_part = log_assignments(represented)
-        # With multi-crop each of the two large views is paired with every later view; with two views, one pair.
-        pairs = [(a, b) for a in range(2) for b in range(a + 1, len(by_part))]
-        terms = [consistency(by_part[a], by_part[b], self.options.targets) for a, b in pairs]
-        consistent = sum(terms[1:], start=terms[0]) / len(terms)
-        prior = uniform_prior(by_part, self.options.prior_mean)
-        loss = consistent + self.prior_weight(progress) * prior
-        figures = {"consistency": consistent, "kl": prior}
+        terms = self.criterion.terms(by_part)
+        loss = terms.weighted(self.prior_weight(progress))
+        figures = {"consistency": terms.consistency, "kl": terms.prior}
         whole = by_part[:, :, 0].detach()  # (V, B, K): what health and users see
         if self.options.parts > 1:
             whole = log_assignments(represented.detach().sum(dim=2))
             figures = {"consistency": assignment_consistency(whole[0], whole[1]), "kl": uniform_prior(whole)}
-            figures |= {"consistency_in_parts": consistent, "kl_in_parts": prior}
-        if self.options.beyond_chance:
-            figures["chance"] = chance_agreement(by_part)
-            loss = loss + figures["chance"]
+            figures |= {"consistency_in_parts": terms.consistency, "kl_in_parts": terms.prior}
+        if terms.chance is not None:
+            figures["chance"] = terms.chance
         return loss, {"loss": loss, **figures, **assignment_figures(whole)}
 
     def embed(self, images: Tensor) -> Tensor:
@@ -149,3 +344,43 @@ class CARL(Method):
 
     def prototype_vectors(self) -> Tensor:
         return self.head.get_parameter("prototypes.linear.weight").detach().cpu()
+
+    def findings(self, health: PrototypeHealth | None, spread: float, epochs_done: int) -> list[Finding]:
+        options = self.options
+        if health is None or options.beyond_chance:  # there lambda is not what keeps the prototypes in use
+            return super().findings(health, spread, epochs_done)
+        if epochs_done > 0:
+            return examine(health, epochs_done, lambda_remedies(health.prototypes, self.prior.start, options))
+        # The prior of several parts holds each on its own, and what is seen here is their sum.
+        return [] if options.parts > 1 else examine_start(health, self.prior.start, options.prior_factor)
+
+
+def lambda_remedies(prototypes: int, start: float, options: CarlOptions) -> Remedies:
+    """What to do about prototypes where it is lambda, `start` at first, that keeps them in use."""
+    kept = f"now {start:g}, but keep it above {STABLE / options.prior_factor:g}"
+    return Remedies(
+        few=f"raise --prior-start (now {start:g}) or lower the learning rate",
+        unused="raise --prior-end, spread the decay with --prior-epochs, or ask for fewer prototypes "
+        f"(now {prototypes})",
+        same=f"train longer, raise the learning rate, or lower --prior-start ({kept})",
+        flat_loss=f"ln K = {math.log(prototypes):.2f}",
+    )
+
+
+def examine_start(health: PrototypeHealth, start: float, factor: float = 1.0) -> list[Finding]:
+    """Whether an untrained model stands where lambda cannot hold it: so peaked that it is over the barrier.
+
+    `start` is lambda at the start, `factor` what it is multiplied with against the other term of the loss.
+    """
+    if factor * start <= STABLE:  # no start is held, which `remarks` says
+        return []
+    needed = weight_that_holds(health.prototypes, health.heaviest)
+    if factor * start >= needed:
+        return []
+    text = (
+        f"the untrained model gives one prototype {health.heaviest:.1%} of the images, and with lambda {start:g} "
+        f"over {barrier(health.prototypes, factor * start):.1%} leads to one heavy prototype"
+    )
+    enough = math.ceil(10 * needed / factor) / 10
+    remedy = f"use --prior-start {enough:.1f} or more for {health.prototypes} prototypes, or a smaller prototype_scale"
+    return [Finding("peaked start", False, text, remedy)]

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl.errors import UserError
-from carl.methods.prior import STABLE, barrier, weight_that_holds
 
 NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
 EARLY = 3  # epochs in which flat assignments are no sign of anything
@@ -92,7 +91,7 @@ def rank_me(features: Tensor) -> float:
 class Finding:
     """Something wrong, in words."""
 
-    kind: str  # see `examine`, `examine_spread` and `examine_start`
+    kind: str  # a few words that stay the same from probe to probe
     severe: bool  # collapsed, as opposed to partly collapsed
     text: str  # what is seen
     remedy: str
@@ -112,62 +111,46 @@ def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
     return [Finding("constant embedding", True, text, "lower the learning rate, or train longer before judging")]
 
 
-def examine_start(health: PrototypeHealth, prior_start: float | None, factor: float = 1.0) -> list[Finding]:
-    """Whether an untrained model stands where lambda cannot hold it: so peaked that it is over the barrier.
+@dataclass(frozen=True)
+class Remedies:
+    """What helps against each way in which prototypes fail, in the words of a method."""
 
-    `factor` is what lambda is multiplied with against the other term of the loss.
-    """
-    if prior_start is None or factor * prior_start <= STABLE:  # no start is held, which is said before
-        return []
-    needed = weight_that_holds(health.prototypes, health.heaviest)
-    if factor * prior_start >= needed:
-        return []
-    text = (
-        f"the untrained model gives one prototype {health.heaviest:.1%} of the images, and with lambda {prior_start:g} "
-        f"over {barrier(health.prototypes, factor * prior_start):.1%} leads to one heavy prototype"
-    )
-    enough = math.ceil(10 * needed / factor) / 10
-    remedy = f"use --prior-start {enough:.1f} or more for {health.prototypes} prototypes, or a smaller prototype_scale"
-    return [Finding("peaked start", False, text, remedy)]
+    few: str  # all images go to few prototypes
+    unused: str  # some prototypes are not used, or are near-duplicates of others
+    same: str  # every image gets the same assignment
+    flat_loss: str = ""  # what the loss is while all assignments are flat, if that is known
 
 
-def examine(health: PrototypeHealth, prior_start: float | None, epochs_done: int, factor: float = 1.0) -> list[Finding]:
-    """What is wrong with these figures, the worst first; nothing when they are sound.
+def usual_remedies(prototypes: int) -> Remedies:
+    """For methods without a term that keeps the prototypes in use."""
+    fewer = f"lower the learning rate, or ask for fewer prototypes (now {prototypes})"
+    return Remedies(few=fewer, unused=fewer, same="train longer, or raise the learning rate")
 
-    `prior_start` is that of CARL, None where no prior keeps the prototypes in use: the remedies are others then.
-    `factor` is what lambda is multiplied with against the other term of the loss.
-    """
+
+def examine(health: PrototypeHealth, epochs_done: int, remedies: Remedies) -> list[Finding]:
+    """What is wrong with these figures, the worst first; nothing when they are sound."""
     count, ln_k = health.prototypes, math.log(health.prototypes)
     few = max(1, count // 20)
-    fewer = f"ask for fewer prototypes (now {count})"
-    if prior_start is None:
-        spread_out = narrow_down = f"lower the learning rate, or {fewer}"
-        sharpen = "train longer, or raise the learning rate"
-    else:
-        spread_out = f"raise --prior-start (now {prior_start:g}) or lower the learning rate"
-        narrow_down = f"raise --prior-end, spread the decay with --prior-epochs, or {fewer}"
-        kept = f"now {prior_start:g}, but keep it above {STABLE / factor:g}"
-        sharpen = f"train longer, raise the learning rate, or lower --prior-start ({kept})"
     findings = []
     same = health.information < 0.02 * ln_k  # an assignment says nothing of its image
     flat = same and health.mean_entropy > 0.9 * ln_k
     if health.covering <= few and count > 2 and not flat:
         text = f"collapsed: all images go to {health.covering} of {count} prototypes"
-        findings.append(Finding("few prototypes", True, text, spread_out))
+        findings.append(Finding("few prototypes", True, text, remedies.few))
     elif same and epochs_done < EARLY:
         findings.append(
             Finding(TOO_EARLY, False, "assignments are still nearly the same", "train for more epochs before judging")
         )
     elif same:
-        stuck = f", loss is stuck near ln K = {ln_k:.2f}" if flat and prior_start is not None else ""
+        stuck = f", loss is stuck near {remedies.flat_loss}" if flat and remedies.flat_loss else ""
         text = f"collapsed: every image gets the same soft assignment{stuck}"
-        findings.append(Finding("constant assignment", True, text, sharpen))
+        findings.append(Finding("constant assignment", True, text, remedies.same))
     elif health.covering < min(count, health.images) / 4:
         text = f"partly collapsed: all images go to {health.covering} of {count} prototypes"
-        findings.append(Finding("few prototypes", False, text, narrow_down))
+        findings.append(Finding("few prototypes", False, text, remedies.unused))
     if health.duplicates > count // 10 and not any(f.severe for f in findings):
         text = f"{health.duplicates} of {count} prototypes are near-duplicates of another"
-        findings.append(Finding("near-duplicates", False, text, narrow_down))
+        findings.append(Finding("near-duplicates", False, text, remedies.unused))
     return findings
 
 

@@ -37,7 +37,7 @@ def assignment_consistency(log_p: Tensor, log_q: Tensor) -> Tensor:
     return -(log_p + log_q).logsumexp(dim=-1).reshape(len(log_p), -1).sum(dim=1).mean()
 
 
-def consistency(log_p: Tensor, log_q: Tensor, targets: Targets = "joint") -> Tensor:
+def consistency(log_p: Tensor, log_q: Tensor, targets: Targets) -> Tensor:
     """Eq. 4 in one of three readings of how the gradient flows.
 
     `joint`: as the equation is written, both views carry the gradient.

@@ -60,10 +60,9 @@ class MoCo(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, MocoOptions)
-        self.options = config.method
+        self.options = options = MocoOptions.of(config)
         self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=False)
-        options, dim = config.method, config.model.output_dim
+        dim = config.model.output_dim
         self.keys = KeyEncoder(self.encoder, self.head, dim, options.queue, options.momentum, options.shuffle_groups)
 
     @classmethod
@@ -83,10 +82,10 @@ class MoCo(Method):
 
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
-        assert isinstance(config.method, MocoOptions)
-        if config.method.queue >= QUEUE:
+        queue = MocoOptions.of(config).queue
+        if queue >= QUEUE:
             return []
-        return [f"a queue of {config.method.queue} keys, not MoCo's {QUEUE}: the data have {facts.images} images"]
+        return [f"a queue of {queue} keys, not MoCo's {QUEUE}: the data have {facts.images} images"]
 
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from carl import distributed
+from carl.clustering import kmeans
 from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.base import SHAPES_BUDGET, EmbedFn, Method, Metrics, contrast_figures, encoder_and_projection
-from carl.methods.clusterings import Clusterings
-from carl.methods.losses import info_nce, unit
+from carl.methods.losses import concentration, info_nce, log_assignments, proto_nce, unit
 from carl.methods.moco import PAPER, fitting_queue
 from carl.methods.moco import SHAPES as MOCO_SHAPES
 from carl.methods.paper import fitting_clusters, paper_values
@@ -47,6 +49,78 @@ class PclOptions(MethodOptions):
 SHAPES: Layer = merge([MOCO_SHAPES, {"method": {"restarts": 1, "warmup_epochs": 4}}])
 
 
+class Clusterings(nn.Module):
+    """Several clusterings of the whole training set: the E-step.
+
+    Centroids, concentrations and the cluster of every image are buffers, so a checkpoint holds them. They are zero
+    until the first `fit`: a checkpoint's keys and shapes do not depend on how far a run has come.
+    """
+
+    assignments: Tensor  # (M, images): the cluster of each image in each clustering
+
+    def __init__(self, counts: Sequence[int], images: int, dim: int) -> None:
+        super().__init__()
+        self.counts = tuple(counts)
+        for number, count in enumerate(self.counts):
+            self.register_buffer(f"centroids_{number}", torch.zeros(count, dim))
+            self.register_buffer(f"concentrations_{number}", torch.zeros(count))
+        self.register_buffer("assignments", torch.zeros(len(self.counts), images, dtype=torch.int64))
+
+    def centroids(self, number: int) -> Tensor:
+        return self.get_buffer(f"centroids_{number}")
+
+    def concentrations(self, number: int) -> Tensor:
+        return self.get_buffer(f"concentrations_{number}")
+
+    @property
+    def fitted(self) -> bool:
+        return bool(self.concentrations(0).any())
+
+    @torch.no_grad()
+    def fit(
+        self,
+        rows: Tensor,
+        embeddings: Tensor,
+        seed: int,
+        iterations: int,
+        restarts: int,
+        temperature: float,
+        smoothing: float,
+    ) -> None:
+        """Cluster unit embeddings (n, D) of the images at `rows`: this process's share of all images."""
+        images = self.assignments.shape[1]
+        for number, count in enumerate(self.counts):
+            found = kmeans(embeddings, count, len(self.counts) * seed + number, iterations, restarts)
+            own = distributed.laid_out(found.assignments, rows, images)
+            gaps = distributed.laid_out(found.distances, rows, images)
+            self.assignments[number].copy_(own)
+            self.centroids(number).copy_(unit(found.centroids))
+            self.concentrations(number).copy_(concentration(gaps, own, count, temperature, smoothing))
+
+    def proto_nce(self, embeddings: Tensor, indices: Tensor, negatives: int) -> Tensor:
+        """Mean over the clusterings of Eq. 11's inner term, for the images at `indices`: (B, D), (B,) -> ().
+
+        Where a clustering has more than `negatives` other clusters, so many are drawn.
+        """
+        terms = []
+        for number, count in enumerate(self.counts):
+            drawn = None
+            if count > negatives + 1:
+                drawn = distributed.from_main(torch.randperm(count, device=embeddings.device)[:negatives])
+            own = self.assignments[number].index_select(0, indices)
+            terms.append(proto_nce(embeddings, self.centroids(number), self.concentrations(number), own, drawn))
+        return torch.stack(terms).mean()
+
+    def log_assignments(self, embeddings: Tensor) -> Tensor:
+        """Log-probabilities of the clusters of the first clustering: (B, D) -> (B, K)."""
+        return log_assignments(unit(embeddings) @ self.centroids(0).T / self.concentrations(0))
+
+    def largest(self) -> float:
+        """Share of the images in the fullest cluster of the first clustering."""
+        sizes = self.assignments[0].bincount(minlength=self.counts[0])
+        return float(sizes.max() / sizes.sum())
+
+
 class PCL(Method):
     """MoCo, and each image is also more like the centroid of its cluster than like other centroids."""
 
@@ -54,9 +128,8 @@ class PCL(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, PclOptions)
-        self.options, self.epochs, self.seed = config.method, config.train.epochs, config.train.seed
-        options, dim = config.method, config.model.output_dim
+        self.options = options = PclOptions.of(config)
+        self.epochs, self.seed, dim = config.train.epochs, config.train.seed, config.model.output_dim
         if max(options.clusters) > facts.images:
             raise UserError(f"method.clusters={options.clusters} is over the {facts.images} images; ask for fewer")
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=False)
@@ -81,19 +154,24 @@ class PCL(Method):
 
     @classmethod
     def completed(cls, config: Config) -> Config:
-        assert isinstance(config.method, PclOptions)
-        if config.method.warmup_epochs is not None:
+        options = PclOptions.of(config)
+        if options.warmup_epochs is not None:
             return config
         epochs = min(20, max(1, config.train.epochs // 10))
-        return config.model_copy(update={"method": config.method.model_copy(update={"warmup_epochs": epochs})})
+        return config.model_copy(update={"method": options.model_copy(update={"warmup_epochs": epochs})})
 
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
-        assert isinstance(config.method, PclOptions)
-        found, usual, queue = config.method.clusters, paper_values(facts).clusters, config.method.queue
+        options, usual = PclOptions.of(config), paper_values(facts).clusters
+        found, queue = options.clusters, options.queue
         data = f"the data have {facts.images} images"
         clusters = [] if found == usual else [f"clusterings of {found} clusters, not {usual}: {data}"]
         return clusters + ([f"a queue of {queue} keys, not PCL's {NEGATIVES}: {data}"] if queue < NEGATIVES else [])
+
+    @classmethod
+    def prototype_count(cls, config: Config) -> int:
+        """Those of the first clustering, which stands for all of them where one is asked for."""
+        return PclOptions.of(config).clusters[0]
 
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""

@@ -42,8 +42,7 @@ class SimCLR(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, SimclrOptions)
-        self.options = config.method
+        self.options = SimclrOptions.of(config)
         self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=self.options.head_norm)
         if self.options.head_norm:
             self.head.append(nn.BatchNorm1d(config.model.output_dim))

@@ -38,12 +38,11 @@ class SimSiam(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, SimsiamOptions)
-        dim = config.model.output_dim
+        options, dim = SimsiamOptions.of(config), config.model.output_dim
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         # A batch norm ends their projection (section 3); without it accuracy falls a little (their table 3).
         projection.append(nn.BatchNorm1d(dim, affine=False))
-        predictor = ProjectionHead(dim, config.method.predictor_dim, dim, hidden_layers=1, batch_norm=True)
+        predictor = ProjectionHead(dim, options.predictor_dim, dim, hidden_layers=1, batch_norm=True)
         self.head = nn.Sequential(OrderedDict(projection=projection, predictor=predictor))
 
     @classmethod

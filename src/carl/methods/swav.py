@@ -63,8 +63,7 @@ class SwAV(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        assert isinstance(config.method, SwavOptions)
-        self.options, self.epochs = config.method, config.train.epochs
+        self.options, self.epochs = SwavOptions.of(config), config.train.epochs
         dim = config.model.output_dim
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         prototypes = Prototypes(dim, self.options.prototypes)
@@ -80,11 +79,15 @@ class SwAV(Method):
 
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
-        assert isinstance(config.method, SwavOptions)
-        queue, start, epochs = config.method.queue, config.method.queue_epoch, config.train.epochs
+        options, epochs = SwavOptions.of(config), config.train.epochs
+        queue, start = options.queue, options.queue_epoch
         late = f"the queue would come in at epoch {start}, after the last of {epochs}: method.queue_epoch"
         found = [] if queue == QUEUE else [f"a queue of {queue} embeddings, not {QUEUE}: {facts.images} images"]
         return found + ([late] if queue and start >= epochs else [])
+
+    @classmethod
+    def prototype_count(cls, config: Config) -> int:
+        return SwavOptions.of(config).prototypes
 
     def represent(self, batch: Batch) -> Tensor:
         features = forward_views(self.encoder, batch.views, together=True)  # (V, B, F)

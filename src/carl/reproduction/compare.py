@@ -17,7 +17,7 @@ from carl.methods.build import with_absolute_paths
 from carl.reproduction.cells import figure_of, random_of
 from carl.reproduction.jobs import Job, Measure, Outcome, machine_in_words, read_outcome
 from carl.reproduction.runner import run_jobs
-from carl.training.pretrain import plan
+from carl.training.plan import PretrainRequest, plan
 
 
 def compare(layer: Layer, methods: Sequence[str], seeds: int, out: Path | None, say: Callable[[str], None]) -> int:
@@ -50,7 +50,7 @@ def _check_start(layer: Layer, names: Sequence[str]) -> None:
     errors = []
     for name in names:
         try:
-            plan(merge([layer, {"method": {"name": name}}]))
+            plan(PretrainRequest(merge([layer, {"method": {"name": name}}])))
         except UserError as error:
             errors.append(error)
         else:

@@ -13,6 +13,7 @@ from carl import files
 from carl.data.batches.base import Batch
 from carl.device import pick_device
 from carl.evaluation.protocols import PROTOCOLS
+from carl.methods import find_method
 from carl.methods.build import build_method
 from carl.methods.pcl import PclOptions
 from carl.optim import build_optimizer
@@ -115,7 +116,7 @@ def kind_of(job: Job) -> Kind:
         config.method.name,
         config.data.image_size,
         config.train.batch_size,
-        getattr(config.method, "prototypes", None),
+        find_method(config.method.name).prototype_count(config),
     )
 
 

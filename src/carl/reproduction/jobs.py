@@ -25,8 +25,8 @@ from carl.methods.build import with_absolute_paths
 from carl.methods.health import TOO_EARLY
 from carl.records.run_directory import JOB_LOCK, RunDirectory
 from carl.reproduction.data_paths import located, located_section
-from carl.training.commands import pretrain
-from carl.training.pretrain import FREE_ON_RESUME, completed
+from carl.training.plan import FREE_ON_RESUME, PretrainRequest, completed, plan
+from carl.training.run import carry_out
 
 Outcome = dict[str, Any]
 
@@ -224,7 +224,7 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
     if job.trains:
         layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
         _reopen(folder, job, layer)
-        pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
+        carry_out(plan(PretrainRequest(layer, folder, "auto", ("carl", "experiment", job.name))))
     known = read_outcome(root, job)
     if known is not None and job.trains and not _is_of_these_weights(known, folder):
         known = None  # of a run that is elsewhere, or gone

@@ -21,7 +21,7 @@ from carl.optim import peak_rate
 from carl.reproduction.jobs import Job
 from carl.reproduction.recipes import in_words
 from carl.reproduction.scales import LABELLED
-from carl.training.pretrain import completed
+from carl.training.plan import completed
 from carl.views.configured import build_views
 from carl.views.views import ViewRecipe, Views
 

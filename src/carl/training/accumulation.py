@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from carl.data.batches.base import Batch
+from carl.device import get_random_state, set_random_state
 from carl.methods.base import Method, Metrics
-from carl.training.checkpoint import get_device_random_state, set_device_random_state
 
 
 @contextmanager
@@ -49,7 +49,7 @@ def backward_in_parts(
     with torch.no_grad(), running_statistics_kept(method), autocast:
         outputs = []
         for piece in pieces:
-            random_states.append((torch.get_rng_state(), get_device_random_state(batch.indices.device)))
+            random_states.append((torch.get_rng_state(), get_random_state(batch.indices.device)))
             outputs.append(method.represent(piece))
     represented = torch.cat(outputs, dim=1).requires_grad_()
     with autocast:
@@ -59,7 +59,7 @@ def backward_in_parts(
     gradients = represented.grad.split([len(piece.indices) for piece in pieces], dim=1)
     for piece, gradient, (state, device_state) in zip(pieces, gradients, random_states, strict=True):
         torch.set_rng_state(state)  # the same dropout as in the first pass
-        set_device_random_state(batch.indices.device, device_state)
+        set_random_state(batch.indices.device, device_state)
         with autocast:
             output = method.represent(piece)
         output.backward(gradient.to(output.dtype))

@@ -1,8 +1,9 @@
-"""All that resume needs, in one file that is never unpickled blindly."""
+"""All that resume needs, in one file that is never unpickled blindly: written, read, checked and restored."""
 
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from carl import files
+from carl import distributed, files
+from carl.device import get_random_state, set_random_state
 from carl.errors import UserError
 from carl.models.torch_files import read_torch_file
-from carl.records.run_directory import FORMAT
+from carl.records.run_directory import FORMAT, RunDirectory, check_finite
+from carl.training.learner import Learner
+
+# What each optimiser keeps of a weight.
+OPTIMIZER_STATES = {
+    "lars": {"momentum_buffer"},
+    "sgd": {"momentum_buffer"},
+    "adamw": {"step", "exp_avg", "exp_avg_sq"},
+}
 
 
 @dataclass(frozen=True)
@@ -59,20 +69,6 @@ def _is_figure(value: object) -> bool:
     return value is None or isinstance(value, int | float | Tensor)
 
 
-def get_device_random_state(device: torch.device) -> Tensor | None:
-    """State of the device's own generator, None where the CPU's serves."""
-    if device.type == "cuda":
-        return torch.cuda.get_rng_state(device)
-    return torch.mps.get_rng_state() if device.type == "mps" else None
-
-
-def set_device_random_state(device: torch.device, state: Tensor | None) -> None:
-    if state is not None and device.type == "cuda":
-        torch.cuda.set_rng_state(state, device)
-    elif state is not None and device.type == "mps":
-        torch.mps.set_rng_state(state)
-
-
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     with files.atomic_writer(path) as file:
         try:
@@ -103,3 +99,80 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except TypeError as error:
         raise UserError(f"{path} is not a checkpoint of ours: {error}; start again with another --out") from None
     return checkpoint
+
+
+class Saver:
+    """Saves a learner in its run directory, and restores it from there."""
+
+    def __init__(self, learner: Learner, run: RunDirectory, data_fingerprint: str) -> None:
+        self.learner, self.run, self.data_fingerprint = learner, run, data_fingerprint
+        self.saved_step = -1
+        self.seconds, self._started = 0.0, time.monotonic()  # spent training up to the last save
+
+    def save(self) -> None:
+        """Write the weights and the checkpoint as they are now."""
+        self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
+        self.saved_step = self.learner.steps_done
+        if distributed.is_main():
+            self.run.save_weights(self.learner.method.encoder, self.learner.method.head)
+            save_checkpoint(self.run.checkpoint_file, self._checkpoint())  # last: it says that all is there
+        distributed.barrier()
+
+    def keep_encoder(self, epoch: int) -> None:
+        """Keep a copy of the encoder as it is after this epoch."""
+        if distributed.is_main():
+            self.run.keep_encoder(self.learner.method.encoder, self.learner.method.head, epoch)
+
+    def _checkpoint(self) -> Checkpoint:
+        learner = self.learner
+        return Checkpoint(
+            step=learner.steps_done,
+            method=learner.method.state_dict(),
+            optimizer=learner.optimizer.state_dict(),
+            scaler=learner.scaler.state_dict(),
+            random_state=torch.get_rng_state(),
+            device_random_state=get_random_state(learner.device),
+            data_fingerprint=self.data_fingerprint,
+            seconds=self.seconds,
+        )
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint, as if the run had never stopped."""
+        learner, file = self.learner, self.run.checkpoint_file
+        try:
+            learner.method.load_state_dict(checkpoint.method)
+            names = OPTIMIZER_STATES[learner.config.optim.name]
+            restore_optimizer(learner.optimizer, checkpoint.optimizer, names)
+            if learner.scaler.is_enabled():
+                learner.scaler.load_state_dict(checkpoint.scaler)
+            torch.set_rng_state(checkpoint.random_state)
+            set_random_state(learner.device, checkpoint.device_random_state)
+            if checkpoint.step > learner.total_steps:
+                raise ValueError(f"step {checkpoint.step} of {learner.total_steps}")
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise UserError(f"{file} does not fit config.toml: {reason}; restore the one it was made with") from None
+        check_finite(file, learner.method)
+        learner.steps_done = self.saved_step = checkpoint.step
+        self.seconds = checkpoint.seconds
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: set[str]) -> None:
+    """Take the state of each weight, which has `names`; all else (rates, momentum) is as the configuration says.
+
+    torch takes any state for an optimiser, and fails at the first step where that is of another kind or shape.
+    """
+    groups = [
+        {**own, "params": group["params"]}
+        for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True)
+    ]
+    optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
+    for parameter, state in optimizer.state.items():
+        if state and state.keys() != names:
+            raise ValueError(f"the optimiser's state of a weight is not {', '.join(sorted(names))}")
+        for name, value in state.items():
+            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
+                shape = tuple(value.shape) if isinstance(value, Tensor) else value
+                raise ValueError(f"{name} of shape {shape} for weights {tuple(parameter.shape)}")
+            if not bool(value.isfinite().all()):
+                raise ValueError(f"{name} is not finite")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from rich.console import Console as RichConsole
 from rich.live import Live
@@ -40,15 +41,17 @@ class Console:
         """A line that stays."""
         self._rich.print(escape(text), style=style)
 
-    def start(self) -> None:
-        if self.interactive:
-            self._live = Live(console=self._rich, refresh_per_second=4, transient=True)
-            self._live.start()
-
-    def stop(self) -> None:
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Inside, a display that is drawn anew with each step, on a terminal."""
+        if not self.interactive:
+            yield
+            return
+        with Live(console=self._rich, refresh_per_second=4, transient=True) as self._live:
+            try:
+                yield
+            finally:
+                self._live = None
 
     def show_probe(self, text: str) -> None:
         self._probe = text

@@ -1,4 +1,7 @@
-"""Numbers that are not finite: noticed on the device at the step where they appear, read when the host may look."""
+"""Numbers that are not finite: noticed on the device at the step where they appear, read when the host may look.
+
+`Watch` notices, `Guard` stops the run and says what the user can do.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from torch import Tensor, nn
 
 from carl import distributed, files
 from carl.data.batches.base import Batch, TrainingBatches
+from carl.errors import UserError
+from carl.records.run_directory import RunDirectory
+from carl.training.learner import Learner
 
 # fp16 steps without an update in a row: GradScaler begins at 2^16 and halves, and is then below fairseq's least scale
 # of 1e-4 (--min-loss-scale).
@@ -102,3 +108,57 @@ def write_bad_batch(folder: Path, bad: BadStep, batches: TrainingBatches) -> tup
     with suppress(OSError):  # a full disk must not hide what is wrong
         files.write_json(path, record)
     return path, rows
+
+
+class Guard:
+    """Stops a training whose numbers are not finite: nothing of it is logged, probed or saved."""
+
+    def __init__(self, learner: Learner, batches: TrainingBatches, run: RunDirectory) -> None:
+        self.learner, self.batches, self.run = learner, batches, run
+        self._watch = Watch(learner.device, skips=learner.scaler.is_enabled())
+
+    def look(self, loss: Tensor, batch: Batch) -> None:
+        """At the step just taken, whose gradients are still there."""
+        self._watch.look(self.learner.steps_done, loss, self.learner.method.parameters(), batch.indices)
+        if self.learner.device.type == "cpu":  # elsewhere only when logging or saving: no step waits for the device
+            self.check()
+
+    def check(self) -> None:
+        """Stop if the loss or the gradient of a step up to now was not finite, and say which images it saw."""
+        bad = self._watch.found()
+        if bad is not None:
+            file, images = write_bad_batch(self.run.path, bad, self.batches)
+            epoch = (bad.step - 1) // self.batches.steps_per_epoch + 1
+            pixels = f" (the views of image {images[0]} are not finite)" if images else ""
+            raise UserError(
+                f"the {bad.what} is not finite at step {bad.step} (epoch {epoch}), whose images are listed in "
+                f"{file}{pixels}; {self._remedy()} or with train.precision=fp32"
+            )
+        _, in_row = self._watch.skipped()
+        if in_row >= MOST_SKIPPED:
+            raise UserError(
+                f"{in_row} steps in a row up to step {self.learner.steps_done} had gradients too large for fp16 and "
+                f"were left out; {self._remedy()} or with train.precision=bf16 or fp32"
+            )
+
+    def check_weights(self) -> None:
+        """Stop if a weight, or an average kept beside the weights, is not finite."""
+        self.check()
+        method = self.learner.method
+        kept = (value for value in (*method.parameters(), *method.buffers()) if value.is_floating_point())
+        if not all(torch.stack([value.isfinite().all() for value in kept]).tolist()):
+            raise UserError(
+                f"the weights, or averages kept beside them, are not finite after step {self.learner.steps_done}; "
+                f"{self._remedy()}"
+            )
+
+    def skipped_steps(self) -> int:
+        """Steps of this process that fp16 left out."""
+        return self._watch.skipped()[0]
+
+    def _remedy(self) -> str:
+        checkpoint = str(self.run.checkpoint_file) if self.run.checkpoint_file.exists() else "none yet"
+        return (
+            f"the last good checkpoint is {checkpoint}; start again with a lower learning rate "
+            f"(now {self.learner.config.optim.lr:g})"
+        )

@@ -1,4 +1,4 @@
-"""The look at the model while it trains: prototype health, and a kNN probe when labels are there."""
+"""The look at the model while it trains: prototype health, and a kNN probe when labels are there; and its words."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from carl import distributed
 from carl.config import Config
 from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
@@ -17,18 +18,10 @@ from carl.evaluation.features import extract_features, frozen, map_images
 from carl.evaluation.knn import knn_accuracy
 from carl.methods import Method
 from carl.methods.base import spread
-from carl.methods.health import (
-    Finding,
-    PrototypeHealth,
-    examine,
-    examine_spread,
-    examine_start,
-    measure_health,
-    rank_me,
-    verdict,
-)
+from carl.methods.health import TOO_EARLY, Finding, PrototypeHealth, measure_health, rank_me, verdict
 from carl.models.batch_norm import by_batch_statistics
-from carl.training.journal import Record
+from carl.training.console import Console
+from carl.training.journal import Journal, Record
 from carl.views.views import Views
 
 PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches
@@ -76,18 +69,7 @@ class Probe:
         with frozen(method):
             embeddings = map_images(method.embed, split, self.dataset.statistics, size, self.device, rows)
         spread_found = float(spread(embeddings))
-        options = self.config.method
-        # Relative to chance lambda is not what keeps the prototypes in use, so it is no remedy either.
-        prior_start = None if getattr(options, "beyond_chance", False) else getattr(options, "prior_start", None)
-        factor = getattr(options, "prior_factor", 1.0)
-        if health is not None and epochs_done == 0:
-            # The prior of several parts holds each on its own, and what is seen here is their sum.
-            judged = None if getattr(options, "parts", 1) > 1 else prior_start
-            findings = examine_start(health, judged, factor)
-        elif health is not None:
-            findings = examine(health, prior_start, epochs_done, factor)
-        else:
-            findings = examine_spread(spread_found, epochs_done)
+        findings = method.findings(health, spread_found, epochs_done)
         features = self._features(method, split, rows)
         return ProbeResult(health, rank_me(features), spread_found, self._knn(method), findings)
 
@@ -131,6 +113,43 @@ class Probe:
             self.config.probe.temperature,
         )
         return accuracy[k]
+
+
+class Probing:
+    """The probes of a run: when they are due, and what is noted and said of them, by the main process alone."""
+
+    def __init__(self, probe: Probe, config: Config, journal: Journal, console: Console) -> None:
+        self.probe, self.config, self.journal, self.console = probe, config, journal, console
+
+    def before_training(self, method: Method) -> None:
+        """An untrained model has no health to judge; how it starts may still be worth a word."""
+        if not self.config.probe.every or not distributed.is_main():
+            return
+        result = self.probe.run(method, epochs_done=0)
+        self.console.show_probe(result.summary())
+        self.journal.write("probe", 0, 0, **result.record(judged=False))
+        self.console.say(f"before training: {result.summary()}")
+        for finding in worth_saying(result):
+            self.console.say(f"note: {finding.sentence()}", style="yellow")
+
+    def after_epoch(self, method: Method, step: int, epoch: int) -> None:
+        """If a probe is due; a warning that was given before is not repeated."""
+        every = self.config.probe.every
+        if not every or not distributed.is_main() or (epoch % every and epoch != self.config.train.epochs):
+            return
+        result = self.probe.run(method, epoch)
+        self.console.show_probe(result.summary())
+        earlier = self.journal.of_kind("probe")
+        words = [finding.sentence(since(finding.kind, earlier, epoch)) for finding in worth_saying(result)]
+        known = {text for record in earlier for text in record.get("warnings", ())}
+        self.journal.write("probe", step, epoch, **result.record(), warnings=words)
+        for text in words:
+            if text not in known:
+                self.console.say(f"warning: {text}", style="yellow")
+
+
+def worth_saying(result: ProbeResult) -> list[Finding]:
+    return [finding for finding in result.findings if finding.kind != TOO_EARLY]
 
 
 def since(kind: str, earlier: list[Record], epoch: int) -> int:

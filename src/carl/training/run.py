@@ -1,0 +1,238 @@
+"""A plan becomes a run directory: train, then write what the report needs, and say how it ended."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from carl import distributed, files
+from carl.config import Config
+from carl.data.batches.base import TrainingBatches
+from carl.data.batches.build import training_batches
+from carl.data.dataset import Dataset, PackedImages, Split
+from carl.device import pick_device
+from carl.errors import UserError
+from carl.evaluation.features import frozen, map_images
+from carl.memory import peak_memory
+from carl.methods import Method
+from carl.methods.build import build_method, without_init
+from carl.models.batch_norm import share_batch_norm
+from carl.optim import rate_at
+from carl.records.run_directory import DataRecord, RunDirectory, free_name
+from carl.reporting.pages import write_report
+from carl.training.checkpoint import Checkpoint, Saver, load_checkpoint
+from carl.training.console import Console, duration
+from carl.training.gallery import write_gallery
+from carl.training.guard import Guard
+from carl.training.journal import Journal
+from carl.training.learner import Learner
+from carl.training.loop import Trainer
+from carl.training.plan import Plan
+from carl.training.probe import Probe, Probing
+from carl.training.progress import Progress
+from carl.training.signals import Interrupted, Signals
+
+
+@dataclass(frozen=True)
+class Process:
+    """This process of a run."""
+
+    device: torch.device
+    main: bool  # whether it is the one that writes and speaks; asked once, while the processes are a group
+    console: Console
+
+
+def carry_out(plan: Plan) -> Path:
+    """Start or resume the planned run, and return its directory; exits with 130 or 143 when a signal ended it."""
+    device = distributed.start(pick_device(plan.config.train.device))
+    process = Process(device, distributed.is_main(), Console(silent=not distributed.is_main()))
+    distributed.check_agreement("a run", "to start" if plan.resumed is None else "to resume")
+    saved = plan.resumed is not None and plan.resumed.checkpoint_file.exists()
+    # Before anything is written: the weights it starts from may not fit.
+    method = build_method(without_init(plan.config) if saved else plan.config, plan.facts, device)
+    run = plan.resumed or new_directory(plan, process)
+    for line in (*plan.notes, f"{plan.in_words()}, on {device}", f"run directory: {run.path}"):
+        process.console.say(line)
+    try:
+        with run.locked() if process.main else nullcontext(), refusals_of_the_disk(run):
+            train(plan, method, run, process)
+            if plan.config.log.report and process.main:
+                process.console.say(f"report: {write_report(run.path)}")
+        process.console.say(f"encoder: {run.encoder_file}")
+    except Interrupted as interruption:
+        process.console.say(f"stopped by {interruption}, all is saved; go on with: carl pretrain --resume {run.path}")
+        distributed.stop()
+        sys.exit(128 + interruption.signum)
+    return run.path
+
+
+def new_directory(plan: Plan, process: Process) -> RunDirectory:
+    """The directory of a new run, made by the main process."""
+    path = Path(distributed.agreed(str(plan.out or free_name(Path("runs"), plan.run_name))))
+    if not process.main:
+        return RunDirectory(path)
+    return RunDirectory.create(path, plan.config, process.device, list(plan.command))
+
+
+@contextmanager
+def refusals_of_the_disk(run: RunDirectory) -> Iterator[None]:
+    """Say what is safe when nothing more can be written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM):
+            raise
+        kept = f"the last good checkpoint is {run.checkpoint_file}" if run.checkpoint_file.exists() else "none is saved"
+        raise UserError(
+            f"cannot write {error.filename or run.path}: {error.strerror}; {kept}: make room or give access, then go "
+            f"on with `carl pretrain --resume {run.path}`"
+        ) from None
+
+
+def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> None:
+    """Train, or go on training, to the last epoch; then write what the report needs and say how it ended."""
+    torch.backends.cudnn.deterministic = True  # resumed runs must end with the same bits
+    if process.main:
+        files.remove_partial_files(run.path)
+    rank, ranks = distributed.rank(), distributed.world_size()
+    batches = training_batches(
+        plan.dataset, plan.views, plan.config.train, plan.config.data, process.device, rank, ranks
+    )
+    checkpoint = checkpoint_to_restore(plan, run)
+    journal = Journal(run.metrics_file, plan.config, checkpoint.step if checkpoint else -1, write=process.main)
+    try:
+        trainer = build_trainer(plan, method, batches, run, journal, process)
+        if checkpoint is not None:
+            trainer.saver.restore(checkpoint)
+            process.console.say(f"resuming {run.path} at step {checkpoint.step} of {trainer.learner.total_steps}")
+        if plan.extended_from is not None:
+            done = trainer.learner.steps_done / batches.steps_per_epoch
+            process.console.say(extension_remark(plan.config, plan.extended_from, done))
+        if process.main:
+            run.write_config(plan.config)  # more epochs, or other values that may change
+            run.write_data(DataRecord.of(plan.dataset, plan.facts))
+        with process.console.live():
+            trainer.train()
+        for remark in batches.remarks():
+            process.console.say(remark)
+        distributed.stop()  # what is left is the main process's
+        if process.main:
+            finish(plan, method, run, journal, trainer.saver, process.device)
+    finally:
+        journal.close()
+    for line in last_words(plan.config, journal, trainer.saver.seconds):
+        process.console.say(line)
+
+
+def checkpoint_to_restore(plan: Plan, run: RunDirectory) -> Checkpoint | None:
+    """The checkpoint of a run that goes on, None before its first; all processes must see the same."""
+    checkpoint = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
+    if checkpoint is not None and checkpoint.data_fingerprint != plan.dataset.fingerprint:
+        raise UserError(
+            f"the images of {plan.config.data.source} have changed since the run began; restore them, or start a new "
+            "run"
+        )
+    distributed.check_agreement("a checkpoint of step", str(checkpoint.step if checkpoint else 0))
+    distributed.check_agreement("images with the fingerprint", plan.dataset.fingerprint)
+    return checkpoint
+
+
+def build_trainer(
+    plan: Plan,
+    method: Method,
+    batches: TrainingBatches,
+    run: RunDirectory,
+    journal: Journal,
+    process: Process,
+) -> Trainer:
+    """The training loop of a run, with what watches, shows, probes and saves."""
+    config, dataset, device = plan.config, plan.dataset, process.device
+    probe = Probe(config, dataset, plan.views, device)
+    if distributed.world_size() > 1 and shares_batch_norm(config, device):
+        share_batch_norm(method, device)
+
+    def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
+        with frozen(method):
+            return embed_share(function, batches, dataset, plan.facts.image_size)
+
+    learner = Learner(config, method, device, config.train.epochs * batches.steps_per_epoch)
+    return Trainer(
+        learner=learner,
+        batches=batches,
+        embed_all=embed_all,
+        guard=Guard(learner, batches, run),
+        progress=Progress(learner, batches.steps_per_epoch, journal, process.console),
+        probing=Probing(probe, config, journal, process.console),
+        saver=Saver(learner, run, dataset.fingerprint),
+        signals=Signals(),
+    )
+
+
+def embed_share(
+    function: Callable[[Tensor], Tensor], batches: TrainingBatches, dataset: Dataset, image_size: int
+) -> tuple[Tensor, Tensor]:
+    """Rows and values of this process's share of the training set. Laid end to end, the shares are all of it, once."""
+    rows, values = [], []
+    for part, pixels in batches.whole_images():
+        images = Split(PackedImages(pixels))
+        values.append(map_images(function, images, dataset.statistics, image_size, batches.device))
+        rows.append(torch.from_numpy(part))
+    return torch.cat(rows).to(batches.device), torch.cat(values).to(batches.device)
+
+
+def shares_batch_norm(config: Config, device: torch.device) -> bool:
+    """Whether batch norms see the batch of all processes: by default on GPUs, whose share of it is often small."""
+    chosen = config.train.sync_batch_norm
+    return device.type == "cuda" if chosen is None else chosen
+
+
+def extension_remark(config: Config, old_epochs: int, done: float) -> str:
+    """How the schedules change when a run is made longer."""
+    epochs, batch = config.train.epochs, config.train.batch_size
+    before = rate_at(config.optim, batch, min(done / old_epochs, 1.0), old_epochs)
+    after = rate_at(config.optim, batch, done / epochs, epochs)
+    return (
+        f"extended from {old_epochs} to {epochs} epochs: the learning rate, {before:.3g} at epoch {done:g} of the old "
+        f"schedule, goes on from {after:.3g} to {rate_at(config.optim, batch, 1.0, epochs):.3g} over the new one"
+    )
+
+
+def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, saver: Saver, device: torch.device) -> None:
+    """What the report needs beside the weights, unless a run that had ended before has it already."""
+    finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
+    if plan.config.log.report and not (finished and run.gallery_file.exists()):
+        write_gallery(run, plan.config, method, plan.dataset, plan.facts, plan.views, device)
+    if not finished:
+        journal.write(
+            "event",
+            saver.saved_step,
+            plan.config.train.epochs,
+            event="finished",
+            seconds=saver.seconds,
+            peak_memory_bytes=peak_memory(device),
+        )
+
+
+def last_words(config: Config, journal: Journal, seconds: float) -> list[str]:
+    """How a run ended, for the screen."""
+    probes = journal.of_kind("probe")
+    lines = [f"finished epoch {config.train.epochs} after {duration(seconds)}"]
+    if probes:
+        last = probes[-1]
+        if "used" in last and "verdict" in last:
+            lines.append(f"prototypes: {last['verdict']}")
+        elif "rank_me" in last:
+            lines.append(f"RankMe {last['rank_me']:.0f}")
+        lines += last.get("warnings", [])
+        if "knn" in last:
+            before = next((r["knn"] for r in probes if r["epoch"] == 0), None)
+            start = "" if before is None else f", {before:.1f}% before training"
+            lines.append(f"kNN probe (online, {config.probe.train_images} voters): {last['knn']:.1f}%{start}")
+    return lines
