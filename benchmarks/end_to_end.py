@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from carl.data.batches.packed import Batch, Batches
 from carl.data.dataset import Dataset
-from carl.device import pick_device
+from carl.device import hardware, pick_device
 from carl.methods.build import build_method
 from carl.records.run_directory import RunDirectory
 from carl.training.console import Console
@@ -60,7 +60,7 @@ def make_trainer(folder: Path) -> tuple[Trainer, Dataset]:
     device = pick_device(config.train.device)
     method = build_method(config, facts, device)
     views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
-    run = RunDirectory.create(folder / "run", config, device, [])
+    run = RunDirectory.create(folder / "run", config, hardware(device), [])
     journal = Journal(run.metrics_file, config, -1)
     batches = Batches(dataset.pretraining, views, BATCH, config.train.seed, device)
     probe = Probe(config, dataset, views, device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from carl.errors import UserError
+from carl.records.environment import Hardware
 
 
 def pick_device(name: str) -> torch.device:
@@ -26,3 +27,9 @@ def pick_device(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UserError("train.device='mps': torch sees no MPS device here; use auto or cpu")
     return device
+
+
+def hardware(device: torch.device) -> Hardware:
+    """What the records of a run or a result tell of where it was made."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return Hardware(str(device), torch.get_num_threads(), gpu)

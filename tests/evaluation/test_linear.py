@@ -14,7 +14,8 @@ from carl.errors import UserError
 from carl.evaluation.evaluation_data import Material
 from carl.evaluation.finetune import FinetuneRecipe, finetune
 from carl.evaluation.linear import Classifiers, LinearRecipe, linear_evaluation
-from carl.evaluation.target import unchanged, weights_hash
+from carl.evaluation.target import unchanged
+from carl.models.weights import weights_hash
 
 
 class Colours(nn.Module):

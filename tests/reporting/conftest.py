@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from carl.evaluation.results import CENTRES, FULL_EPOCHS, file_hash
+from carl.evaluation.results import CENTRES, FULL_EPOCHS
+from carl.records.gallery import GALLERY_FORMAT
+from carl.records.weights_hash import file_hash
 
 CONFIG = """
 [data]
@@ -49,7 +51,7 @@ def make_gallery(
     used = max(1, prototypes - 2)  # the last two stay empty: one merely empty, one dead
     pixels = rng.integers(0, 255, size=(images, 4, 4, 3)).repeat(side // 4, 1).repeat(side // 4, 2).astype(np.uint8)
     gallery: dict[str, Any] = {
-        "format": np.int64(2),
+        "format": np.int64(GALLERY_FORMAT),
         "total_images": np.int64(images),
         "rows": np.arange(images),
         "embeddings": embeddings.astype(np.float16),

@@ -11,14 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from carl import distributed, files
 from carl.config import Layer
 from carl.data.dataset import Dataset
 from carl.data.facts import DataFacts
-from carl.device import pick_device
+from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.evaluation.evaluation_data import Material, count_shared, gather_material
 from carl.evaluation.protocols import PROTOCOLS, Outcome, Request, check_request, mean_and_deviation
@@ -32,10 +31,10 @@ from carl.evaluation.target import (
     own_record,
     statistics_for,
     unchanged,
-    weights_hash,
 )
 from carl.methods.build import load_data_for
-from carl.records.run_directory import environment
+from carl.models.weights import weights_hash
+from carl.records.environment import machine
 from carl.terminal import show_progress
 
 Result = dict[str, Any]
@@ -57,7 +56,11 @@ class Subject:
     def own_conditions(self) -> bool:
         """Whether the images are those that the run was trained on, in the size that it was trained on."""
         record = own_record(self.target)
-        return record is not None and record.fingerprint == self.dataset.fingerprint and record.facts == self.facts
+        return (
+            record is not None
+            and record.fingerprint == self.dataset.fingerprint
+            and DataFacts.recorded(record) == self.facts
+        )
 
     @property
     def seeds(self) -> range:
@@ -96,7 +99,7 @@ def evaluate(
     with distributed.apart():
         result |= measure(subject, encoder)
     result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
-    result["machine"] = machine(subject.material.device)
+    result["machine"] = machine(hardware(subject.material.device))
     if distributed.is_main():
         files.write_text(path, to_json(result))
     return result
@@ -163,7 +166,7 @@ def measure(subject: Subject, encoder: nn.Module) -> Result:
     accuracy = {"random" if target.is_random else "trained": summary(outcomes)}
     if protocol.beside_random and not target.is_random:
         record = own_record(target)
-        facts = subject.facts if record is None else record.facts
+        facts = subject.facts if record is None else DataFacts.recorded(record)
         untrained = load_untrained(target, facts, subject.material.device)
         accuracy["random"] = summary([_measure_one(subject, untrained, 0, trained=False)])
     accuracy.setdefault("random", {})
@@ -245,13 +248,6 @@ def to_json(result: Result) -> str:
     """Indented, with rows of numbers on one line each."""
     text = json.dumps(result, indent=2, allow_nan=False)
     return re.sub(r"\[\s+([-\d.,\se+null]+?)\s+\]", lambda m: f"[{' '.join(m.group(1).split())}]", text) + "\n"
-
-
-def machine(device: torch.device) -> dict[str, Any]:
-    """Where it was measured."""
-    known = environment([], device, 0)
-    names = ("device", "processor", "platform", "cores", "threads", "cuda", "python", "git_revision")
-    return {**{name: known[name] for name in names}, "torch": known["packages"]["torch"]}
 
 
 TITLES = {

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
+
+from carl.records.metrics import is_number
+from carl.records.run_directory import kept_epoch
 
 FULL_EPOCHS = {"linear": 100, "transfer": 50, "semi": 50, "finetune": 50}  # evaluation/protocols.py's, without torch
 TITLES = {"knn": "kNN", "linear": "linear", "linear-cached": "linear", "semi": "fine-tuned", "finetune": "fine-tuned"}
 ORDER = ("linear", "linear-cached", "knn", "probe", "finetune", "semi", "transfer", "cluster")  # what says most first
 CENTRES = {"linear": 0.875, "linear-cached": 0.875, "transfer": 0.875}  # the part of each side that is seen; others all
-# Names of safetensors' number types in torch, which the hash of the weights holds (evaluation/target.py).
-TORCH_TYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -152,8 +147,8 @@ def _other_weights(result: dict[str, Any], encoder_hash: str) -> str:
     """Whose weights were measured, where they are not those that the run ended with."""
     if result.get("encoder_hash") == encoder_hash:
         return ""
-    epoch = re.search(r"epoch-(\d+)\.safetensors$", str(result.get("target", "")))
-    return f"weights of epoch {int(epoch[1])}" if epoch else "other weights than the run's last"
+    epoch = kept_epoch(str(result.get("target", "")))
+    return "other weights than the run's last" if epoch is None else f"weights of epoch {epoch}"
 
 
 def _shortened(protocol: str, epochs: object) -> str:
@@ -174,25 +169,3 @@ def _mean_and_spread(entry: Any) -> tuple[float | None, float | None]:
         mean, spread = entry.get("mean"), entry.get("std")
         return (float(mean) if is_number(mean) else None), (float(spread) if is_number(spread) else None)
     return (float(entry) if is_number(entry) else None), None
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """A finite number; a metric may be NaN in a run that went wrong."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def file_hash(path: Path) -> str:
-    """As `weights_hash` of evaluation/target.py for the encoder in this file; "" if it is missing or damaged."""
-    digest = hashlib.sha256()
-    try:
-        content = memoryview(path.read_bytes())
-        start = 8 + int.from_bytes(content[:8], "little")
-        entries = json.loads(bytes(content[8:start]))
-        entries.pop("__metadata__", None)
-        for key, entry in sorted(entries.items()):
-            first, last = entry["data_offsets"]
-            digest.update(f"{key} torch.{TORCH_TYPES[entry['dtype']]} {tuple(entry['shape'])}".encode())
-            digest.update(content[start + first : start + last])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return ""
-    return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from carl.data.dataset import Dataset, Statistics
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods import Method, find_method
-from carl.methods.build import load_data_for, random_encoder, with_absolute_paths, without_init
+from carl.methods.build import load_data_for, random_encoder, read_config, with_absolute_paths, without_init
 from carl.models.encoders import build_encoder, load_weights, read_weights
-from carl.records.run_directory import DataRecord, RunDirectory, check_finite, read_weights_into
+from carl.models.weights import check_finite, read_weights_into, weights_hash
+from carl.records.run_directory import DataRecord, RunDirectory
 
 RANDOM = "random"
 DEVICE = ("train", "device")
@@ -55,7 +55,7 @@ class Target:
 def find_target(name: str, data: str | None, backbone: str | None, layer: Layer) -> Target:
     """The target that the user named, with the data to evaluate it on in its configuration."""
     path = Path(name)
-    run = None if name == RANDOM and not (path / "config.toml").is_file() else _run_of(path)
+    run = None if name == RANDOM and not (path / "config.toml").is_file() else RunDirectory.containing(path)
     if run is not None:
         return _target_in_run(name, run, path, data, backbone, layer)
     if name != RANDOM and (path.is_dir() or not path.exists()):
@@ -70,18 +70,10 @@ def find_target(name: str, data: str | None, backbone: str | None, layer: Layer)
     return Target(name, config, None, weights, None)
 
 
-def _run_of(path: Path) -> RunDirectory | None:
-    """The run that `path` is, or lies in: RUN, RUN/encoder.safetensors, RUN/encoders/epoch-0100.safetensors."""
-    folder = path
-    if path.is_file() and path.suffix == ".safetensors":
-        folder = path.parent.parent if path.parent.name == "encoders" else path.parent
-    return RunDirectory(folder) if (folder / "config.toml").is_file() else None
-
-
 def _target_in_run(
     name: str, run: RunDirectory, path: Path, data: str | None, backbone: str | None, layer: Layer
 ) -> Target:
-    config = run.read_config()
+    config = read_config(run)
     if backbone is not None and backbone != config.model.backbone:
         raise UserError(f"--backbone {backbone} is not that of {run.path}, {config.model.backbone}; leave it out")
     fixed = [f"{s}.{key}" for s, values in layer.items() for key in values if s != "data" and (s, key) != DEVICE]
@@ -98,8 +90,7 @@ def _target_in_run(
     weights = run.encoder_file if path.is_dir() else path
     if not weights.is_file():
         raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
-    kept = weights.with_name(f"{weights.stem}-head.safetensors")
-    return Target(name, config, run, weights, run.head_file if weights.name == run.encoder_file.name else kept)
+    return Target(name, config, run, weights, run.head_of(weights))
 
 
 def _with_fitting_stem(config: Config, weights: Path) -> Config:
@@ -119,9 +110,9 @@ def statistics_for(target: Target, dataset: Dataset) -> tuple[Statistics, str]:
     """The normalisation that the encoder was trained with, and in words whose it is."""
     record, whose = own_record(target), "of the run's training images"
     if record is not None:
-        return record.statistics, whose
+        return Statistics(record.mean, record.std), whose
     if target.run is not None:  # from before runs wrote data.json
-        return load_data_for(target.run.read_config()).statistics, whose
+        return load_data_for(read_config(target.run)).statistics, whose
     return dataset.statistics, "of the evaluated data's training images"
 
 
@@ -151,19 +142,10 @@ def load_method(target: Target, facts: DataFacts, device: torch.device) -> Metho
         return None
     record = own_record(target)
     config = without_init(target.config)
-    method = find_method(config.method.name)(config, facts if record is None else record.facts)
+    method = find_method(config.method.name)(config, facts if record is None else DataFacts.recorded(record))
     load_weights(method.encoder, target.weights)
     read_weights_into(target.head, method.head)
     return method.to(device)
-
-
-def weights_hash(module: nn.Module) -> str:
-    """SHA-256 of all weights and of the batch-norm statistics, with their names."""
-    digest = hashlib.sha256()
-    for key, value in sorted(module.state_dict().items()):
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 @contextmanager

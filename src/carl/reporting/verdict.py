@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carl.evaluation.results import Measure, in_order, is_number, read_measures
+from carl.evaluation.results import Measure, in_order, read_measures
+from carl.records.metrics import is_number
 from carl.reporting.run_reader import Run
 
 TONES = {"healthy": "good", "partly collapsed": "warn", "collapsed": "bad", "stopped early": "warn"}

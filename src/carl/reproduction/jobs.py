@@ -17,14 +17,16 @@ from carl.config import Layer, merge
 from carl.data.configured import recognised_name
 from carl.data.facts import DataFacts
 from carl.data.open import SOURCES
-from carl.device import pick_device
+from carl.device import hardware, pick_device
 from carl.errors import UserError
-from carl.evaluation.evaluate import evaluate, machine
+from carl.evaluation.evaluate import evaluate
 from carl.evaluation.protocols import PROTOCOLS, Request
-from carl.evaluation.results import centre_of, file_hash
-from carl.methods.build import with_absolute_paths
+from carl.evaluation.results import centre_of
+from carl.methods.build import read_config, with_absolute_paths
 from carl.methods.health import TOO_EARLY
+from carl.records.environment import machine
 from carl.records.run_directory import JOB_LOCK, RunDirectory
+from carl.records.weights_hash import file_hash
 from carl.reproduction.data_paths import located, located_section
 from carl.training.commands import pretrain
 from carl.training.pretrain import FREE_ON_RESUME, completed
@@ -229,7 +231,7 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
     known = read_outcome(root, job)
     if known is not None and job.trains and not _is_of_these_weights(known, folder):
         known = None  # of a run that is elsewhere, or gone
-    now = {"machine": machine(pick_device("auto")), "made": time.strftime("%Y-%m-%d")}
+    now = {"machine": machine(hardware(pick_device("auto"))), "made": time.strftime("%Y-%m-%d")}
     known = known or {"measures": {}}
     measures = dict(known["measures"])
     for measure in job.measures:
@@ -249,7 +251,8 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
 
 
 def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
-    encoders = [RunDirectory(folder).encoder_file, *(folder / "encoders").glob("*.safetensors")]
+    run = RunDirectory(folder)
+    encoders = [run.encoder_file, *run.kept_encoders.glob("*.safetensors")]
     return {m.get("encoder_hash") for m in outcome["measures"].values()} <= {file_hash(path) for path in encoders}
 
 
@@ -261,7 +264,7 @@ def _reopen(folder: Path, job: Job, layer: Layer) -> None:
     run = RunDirectory(folder)
     if not run.config_file.is_file():
         return
-    config, data = run.read_config(), layer["data"]
+    config, data = read_config(run), layer["data"]
     epochs = layer.get("train", {}).get("epochs", config.train.epochs)
     if config.train.epochs != epochs:  # `pretrain` would go on, with another schedule than a run of this length has
         raise UserError(
@@ -280,7 +283,7 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
     if job.trains:
         target = str(folder)
         if measure.at_epoch is not None:
-            target = str(folder / "encoders" / f"epoch-{measure.at_epoch:04d}.safetensors")
+            target = str(RunDirectory(folder).kept_encoder(measure.at_epoch))
         if measure.data is None:
             result = evaluate(target, request)
         else:
@@ -305,7 +308,7 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
 def training_figures(folder: Path) -> Outcome:
     """Data, speed, memory and health of a finished run, from its own files."""
     run = RunDirectory(folder)
-    config, data = run.read_config(), run.read_data()
+    config, data = read_config(run), run.read_data()
     records = files.read_json_lines(run.metrics_file)
     probes = [r for r in records if r["kind"] == "probe" and r["epoch"] > 0]
     ends = [r for r in records if r.get("event") == "finished"]

@@ -13,7 +13,7 @@ from torch import Tensor
 from carl import files
 from carl.errors import UserError
 from carl.models.torch_files import read_torch_file
-from carl.records.run_directory import FORMAT
+from carl.records.run_directory import RUN_FORMAT
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def set_device_random_state(device: torch.device, state: Tensor | None) -> None:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     with files.atomic_writer(path) as file:
         try:
-            torch.save({"format": FORMAT, **vars(checkpoint)}, file)
+            torch.save({"format": RUN_FORMAT, **vars(checkpoint)}, file)
         except RuntimeError as error:  # torch's writer hides that the disk is full behind errors of its own
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, OSError):
@@ -95,8 +95,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path} is not a checkpoint of ours: {reason}; start again with another --out") from None
     if not isinstance(found, int):
         raise UserError(f"{path} is not a checkpoint of ours: its format is no number; start again with another --out")
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found}, not {FORMAT}; resume with the version of carl that wrote it")
+    if found != RUN_FORMAT:
+        raise UserError(f"{path} has format {found}, not {RUN_FORMAT}; resume with the version of carl that wrote it")
     try:
         checkpoint = Checkpoint(**state)
         checkpoint.check()

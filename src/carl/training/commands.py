@@ -13,10 +13,10 @@ from carl import distributed, files
 from carl.config import Config, Layer, resolve
 from carl.data.dataset import UNLABELLED, Dataset
 from carl.data.facts import DataFacts
-from carl.device import pick_device
+from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.methods import find_method
-from carl.methods.build import build_method, load_data_for, with_absolute_paths, without_init
+from carl.methods.build import build_method, load_data_for, read_config, with_absolute_paths, without_init
 from carl.records.run_directory import RunDirectory, free_name
 from carl.reporting.pages import write_report
 from carl.training.console import Console
@@ -50,7 +50,11 @@ def pretrain(layer: Layer, out: Path | None, resume: str | None, command: list[s
         distributed.check_agreement("a run", "to start")
         method = build_method(config, facts, device)  # before anything is written: its weights may not fit
         path = Path(distributed.agreed(str(out or free_name(Path("runs"), _run_name(config)))))
-        run = RunDirectory.create(path, config, device, command) if distributed.is_main() else RunDirectory(path)
+        run = (
+            RunDirectory.create(path, config, hardware(device), command)
+            if distributed.is_main()
+            else RunDirectory(path)
+        )
     for note in (*dataset.notes, *_remarks_on_data(config, dataset, facts), *type(method).remarks(config, facts)):
         console.say(note)
     console.say(f"{_described(config, facts)}, on {device}\nrun directory: {run.path}")
@@ -98,7 +102,7 @@ def _run_to_resume(out: Path | None, resume: str | None) -> RunDirectory | None:
 
 def _reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, DataFacts, int | None]:
     """A run's configuration with what the user adds now, its data, and the epochs it had if it gets more."""
-    stored = run.read_config()
+    stored = read_config(run)
     config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
     check_resumable(stored, config)
     if config.data.image_size is None:

@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -24,8 +25,9 @@ from carl.methods import Method
 from carl.methods.base import EmbedFn, Metrics
 from carl.methods.health import TOO_EARLY
 from carl.models.batch_norm import average_running_statistics
+from carl.models.weights import check_finite, write_weights
 from carl.optim import build_optimizer, rate_at, set_rate
-from carl.records.run_directory import RunDirectory, check_finite
+from carl.records.run_directory import RunDirectory
 from carl.training.accumulation import backward_in_parts
 from carl.training.checkpoint import (
     Checkpoint,
@@ -281,7 +283,7 @@ class Trainer:
         if not self.console.interactive:
             self.console.show_line(epoch, self.config.train.epochs, self._shown, self._seconds_left())
         if epoch in self.config.train.keep_epochs and distributed.is_main():
-            self.run.keep_encoder(self.method.encoder, self.method.head, epoch)
+            self._save_weights(self.run.kept_encoder(epoch))
         self.save()
 
     def _probe(self, epoch: int) -> None:
@@ -314,9 +316,13 @@ class Trainer:
         self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
         self._saved_step = self.step
         if distributed.is_main():
-            self.run.save_weights(self.method.encoder, self.method.head)
+            self._save_weights(self.run.encoder_file)
             save_checkpoint(self.run.checkpoint_file, self._checkpoint())  # last: it says that all is there
         distributed.barrier()
+
+    def _save_weights(self, encoder: Path) -> None:
+        write_weights(encoder, self.method.encoder)
+        write_weights(self.run.head_of(encoder), self.method.head)
 
     def _checkpoint(self) -> Checkpoint:
         return Checkpoint(

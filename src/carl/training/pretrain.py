@@ -15,7 +15,7 @@ from carl.config import Config, Layer, OptimConfig, differences, merge, resolve
 from carl.data.batches.packed import Batches, check_batch_size, check_shares
 from carl.data.batches.stream import StreamBatches, check_lanes, choose_lanes
 from carl.data.dataset import Dataset, PackedImages, Split
-from carl.data.facts import DataFacts
+from carl.data.facts import DataFacts, record_of
 from carl.data.sources.shards import Shards
 from carl.errors import UserError, suggestion
 from carl.evaluation.features import frozen, map_images
@@ -23,7 +23,7 @@ from carl.methods import Method, find_method
 from carl.methods.build import load_data_for
 from carl.models.batch_norm import share_batch_norm
 from carl.optim import rate_at
-from carl.records.run_directory import DataRecord, RunDirectory
+from carl.records.run_directory import RunDirectory
 from carl.training.checkpoint import load_checkpoint
 from carl.training.console import Console, duration
 from carl.training.gallery import write_gallery
@@ -216,7 +216,7 @@ def run_pretraining(
             trainer.restore(checkpoint)
         if main:
             run.write_config(config)  # more epochs, or other values that may change
-            run.write_data(DataRecord.of(dataset, facts))
+            run.write_data(record_of(dataset, facts))
         if checkpoint is not None:
             console.say(f"resuming {run.path} at step {trainer.step} of {trainer.total_steps}")
         if extended_from is not None:

@@ -28,7 +28,7 @@ from carl.methods.health import (
     verdict,
 )
 from carl.models.batch_norm import by_batch_statistics
-from carl.training.journal import Record
+from carl.records.metrics import Record
 from carl.views.views import Views
 
 PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches

@@ -7,7 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from carl.evaluation.results import Measure, Subject, file_hash, read_measures
+from carl.evaluation.results import Measure, Subject, read_measures
+from carl.methods.build import read_config
+from carl.records.weights_hash import file_hash
 from carl.use.encoder import Trained
 
 # What the publishers of the data say; none of it is legal advice.
@@ -88,7 +90,7 @@ def _method_values(trained: Trained) -> dict[str, Any]:
 
 
 def _init(trained: Trained) -> str | None:
-    return trained.run.read_config().model.init  # the loaded configuration is without it
+    return read_config(trained.run).model.init  # the loaded configuration is without it
 
 
 def _environment(trained: Trained) -> list[str]:
@@ -106,7 +108,7 @@ def _results(trained: Trained) -> list[str]:
     record = trained.run.read_data()
     subject = Subject(
         encoder_hash=file_hash(trained.run.encoder_file),
-        source=trained.run.read_config().data.source,
+        source=read_config(trained.run).data.source,
         fingerprint="" if record is None else record.fingerprint,
     )
     found = read_measures(_result_files(trained), subject)
