@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from carl.errors import UserError
+from carl.errors import UserError, suggestion
+from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
+from carl.evaluation.protocols.base import parse_rates
 from carl.terminal import show_progress
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 PATH = click.Path(path_type=Path)
 PRESET_HELP = "Set of values for method and data.  [default: paper; of CARL robust on data that are not the paper's]"
 MAX_BAD_HELP = "Files that cannot be decoded and may be left out.  [default: one in twenty]"
+QUICK = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is None])
+SLOW = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is not None])
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -128,25 +132,40 @@ def pretrain(
 @cli.command("eval")
 @click.argument("target", metavar="RUN|FILE|random")
 @click.option(
-    "--protocol", type=click.Choice(["knn", "linear", "linear-cached", "finetune", "semi", "transfer", "cluster"]),
-    default="knn", show_default=True,
-    help="What to measure. knn and linear-cached take seconds; linear (the paper's) and finetune train for long.",
+    "--protocol", metavar="NAME", default="knn", show_default=True,
+    callback=lambda context, option, name: _name_in(PROTOCOLS, name),
+    shell_complete=lambda context, option, start: [name for name in PROTOCOLS if name.startswith(start)],
+    help=f"What to measure. {QUICK} take seconds to minutes; {SLOW} train for long. The paper's is linear.",
 )  # fmt: skip
 @click.option("--data", metavar="DATA", help="Other data than the run's; a file or `random` has none of its own.")
-@click.option("--fraction", type=float, metavar="F", help="Part of the labels for semi.  [default: 0.01, then 0.1]")
-@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
-@click.option("--epochs", type=int, metavar="N", help="Shorter than the protocol's.  [default: linear 100, others 50]")
-@click.option("--rates", metavar="R,R...", help="Of linear; of several the best on a part of train.  [default: 30]")
 @click.option(
-    "--centre",
-    type=float,
-    metavar="F",
-    help="Part of each side that is seen.  [default: 0.875 for linear, linear-cached, transfer; 1]",
-)
-@click.option("--backbone", metavar="NAME", help="Of a file or of `random`.  [default: resnet18]")
+    "--fraction", type=float, metavar="F",
+    help="Part of the labels to train on.  "
+    f"[default: {usual_values(lambda protocol: ', then '.join(map(str, protocol.fractions)))}]",
+)  # fmt: skip
+@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
+@click.option(
+    "--epochs", type=int, metavar="N",
+    help=f"How long to train.  [default: {usual_values(lambda protocol: str(protocol.epochs or ''))}]",
+)  # fmt: skip
+@click.option(
+    "--rates", metavar="R,R...",
+    help="Learning rates to try for the linear classifier; the best on held-out training images wins.  "
+    f"[default: {usual_values(lambda protocol: ','.join(f'{rate:g}' for rate in protocol.rates))}]",
+)  # fmt: skip
+@click.option(
+    "--centre", type=float, metavar="F",
+    help="Part of each side of an image that is seen.  "
+    f"[default: {usual_values(lambda protocol: f'{protocol.centre:g}')}]",
+)  # fmt: skip
+@click.option("--backbone", metavar="NAME", help="Architecture of a file or of `random`.  [default: resnet18]")
 @click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
 @click.option(
-    "--set", "assignments", multiple=True, metavar="SECTION.KEY=VALUE", help="As of pretrain: data.image_size=64."
+    "--set",
+    "assignments",
+    multiple=True,
+    metavar="SECTION.KEY=VALUE",
+    help="Any other value, as for `carl pretrain`: data.image_size=64.",
 )
 @click.option("--force", is_flag=True, help="Measure again although the result is there.")
 def evaluate(
@@ -168,22 +187,25 @@ def evaluate(
     The result is a JSON file; asked again, it is shown from there.
     """
     from carl.config import parse_assignments
-    from carl.evaluation.commands import evaluate_and_show
 
-    evaluate_and_show(
-        target,
-        protocol,
-        data,
-        fraction,
-        seeds,
-        epochs,
-        rates,
-        centre,
-        backbone,
-        out,
-        force,
-        parse_assignments(assignments),
+    request = EvaluationRequest(
+        target=target,
+        protocol=protocol,
+        data=data,
+        fraction=fraction,
+        seeds=seeds,
+        epochs=epochs,
+        rates=parse_rates(rates),
+        centre=centre,
+        backbone=backbone,
+        out=out,
+        force=force,
+        settings=parse_assignments(assignments),
     )
+
+    from carl.evaluation.evaluate import evaluate_and_show
+
+    evaluate_and_show(request)
 
 
 @cli.command()
@@ -439,6 +461,13 @@ def _opened(source: str, image_size: int | None, max_bad: int | None, root: Path
     if names_shards(source):
         return open_stream(source, image_size, max_bad, show_progress)
     return open_dataset(source, image_size=image_size, root=root, max_bad=max_bad, progress=show_progress)
+
+
+def _name_in(registry: Mapping[str, object], name: str) -> str:
+    """Looked up when the command runs: a name that was added from outside the package is known too."""
+    if name not in registry:
+        raise click.BadParameter(f"{name!r} is unknown{suggestion(name, registry)}")
+    return name
 
 
 def _echo_lines(lines: Iterable[str]) -> None:

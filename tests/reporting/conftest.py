@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from carl.evaluation.results import CENTRES, FULL_EPOCHS
+from carl.evaluation.protocols import PROTOCOLS
 from carl.records.gallery import GALLERY_FORMAT
 from carl.records.weights_hash import file_hash
 
@@ -115,8 +115,8 @@ def add_result(
     """A result file as `carl eval` leaves it: of the run's last weights and own data, unless `more` says otherwise."""
     result = {
         "protocol": protocol, "kind": kind, "target": str(run), "data": "photos", "data_fingerprint": "f00d",
-        "epochs": FULL_EPOCHS.get(protocol), "hyperparameters": {},
-        "centre": CENTRES.get(protocol, 1.0), "encoder_hash": file_hash(run / "encoder.safetensors"),
+        "epochs": PROTOCOLS[protocol].epochs, "hyperparameters": {},
+        "centre": PROTOCOLS[protocol].centre, "encoder_hash": file_hash(run / "encoder.safetensors"),
         "accuracy": {"trained": trained, "random": random or {}}, **more,
     }  # fmt: skip
     (run / "results").mkdir(exist_ok=True)

@@ -14,6 +14,7 @@ from carl.config import Config, Layer, ModelConfig, merge, resolve
 from carl.data.dataset import Dataset, Statistics
 from carl.data.facts import DataFacts
 from carl.errors import UserError
+from carl.evaluation.protocols import EvaluationRequest
 from carl.methods import Method, find_method
 from carl.methods.build import load_data_for, random_encoder, read_config, with_absolute_paths, without_init
 from carl.models.encoders import build_encoder, load_weights, read_weights
@@ -52,45 +53,46 @@ class Target:
         return f"{self.weights.stem}-{encoder_hash[:8]}"  # many files are called encoder.safetensors
 
 
-def find_target(name: str, data: str | None, backbone: str | None, layer: Layer) -> Target:
+def find_target(request: EvaluationRequest) -> Target:
     """The target that the user named, with the data to evaluate it on in its configuration."""
-    path = Path(name)
-    run = None if name == RANDOM and not (path / "config.toml").is_file() else RunDirectory.containing(path)
+    path = Path(request.target)
+    is_random = request.target == RANDOM and not RunDirectory(path).exists
+    run = None if is_random else RunDirectory.containing(path)
     if run is not None:
-        return _target_in_run(name, run, path, data, backbone, layer)
-    if name != RANDOM and (path.is_dir() or not path.exists()):
+        return _target_in_run(request, run)
+    if not is_random and (path.is_dir() or not path.exists()):
         RunDirectory.open(path)  # says what is wrong with it
-    if data is None:
-        raise UserError(f"{name} says nothing of its data; give --data, for example --data cifar10")
-    given: Layer = {"data": {"source": data}, "model": {} if backbone is None else {"backbone": backbone}}
-    config = resolve([with_absolute_paths(merge([given, layer]))], find_method("carl").Options)
-    weights = None if name == RANDOM else path
-    if weights is not None:
-        config = _with_fitting_stem(config, weights)
-    return Target(name, config, None, weights, None)
+    if request.data is None:
+        raise UserError(f"{request.target} says nothing of its data; give --data, for example --data cifar10")
+    model = {} if request.backbone is None else {"backbone": request.backbone}
+    given: Layer = {"data": {"source": request.data}, "model": model}
+    config = resolve([with_absolute_paths(merge([given, request.settings]))], find_method("carl").Options)
+    if is_random:
+        return Target(request.target, config, None, None, None)
+    return Target(request.target, _with_fitting_stem(config, path), None, path, None)
 
 
-def _target_in_run(
-    name: str, run: RunDirectory, path: Path, data: str | None, backbone: str | None, layer: Layer
-) -> Target:
-    config = read_config(run)
-    if backbone is not None and backbone != config.model.backbone:
-        raise UserError(f"--backbone {backbone} is not that of {run.path}, {config.model.backbone}; leave it out")
-    fixed = [f"{s}.{key}" for s, values in layer.items() for key in values if s != "data" and (s, key) != DEVICE]
+def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
+    config, path, settings = read_config(run), Path(request.target), request.settings
+    if request.backbone is not None and request.backbone != config.model.backbone:
+        raise UserError(
+            f"--backbone {request.backbone} is not that of {run.path}, {config.model.backbone}; leave it out"
+        )
+    fixed = [f"{s}.{key}" for s, values in settings.items() for key in values if s != "data" and (s, key) != DEVICE]
     if fixed:
         raise UserError(
             f"--set {fixed[0]}: the run's own value holds; of a run only data.* and train.device may change"
         )
     # What a run limits its training to says nothing of other data, and it may have been trained elsewhere.
-    elsewhere = {"source": data, "limit": None, "held_out": 0, "root": None, "road": "auto"}
-    other: Layer = {} if data is None else {"data": elsewhere}
+    elsewhere = {"source": request.data, "limit": None, "held_out": 0, "root": None, "road": "auto"}
+    other: Layer = {} if request.data is None else {"data": elsewhere}
     anywhere: Layer = {"train": {"device": "auto"}}
-    merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, layer])
+    merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, settings])
     config = resolve([merged], find_method(config.method.name).Options)
     weights = run.encoder_file if path.is_dir() else path
     if not weights.is_file():
         raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
-    return Target(name, config, run, weights, run.head_of(weights))
+    return Target(request.target, config, run, weights, run.head_of(weights))
 
 
 def _with_fitting_stem(config: Config, weights: Path) -> Config:

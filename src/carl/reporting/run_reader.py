@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from carl.errors import UserError
-from carl.evaluation.results import Subject
+from carl.evaluation.results import RunIdentity
 from carl.records.gallery import Gallery, read_gallery, remake_command
 from carl.records.metrics import Record, is_number, read_records
 from carl.records.run_directory import RunDirectory, read_json_object
@@ -38,10 +38,10 @@ class Run:
         return [record for record in self.records if record.get("kind") == kind]
 
     @cached_property
-    def subject(self) -> Subject:
+    def identity(self) -> RunIdentity:
         """What a score has to be of to stand for this run."""
         fingerprint = str(self.data.get("fingerprint") or "")
-        return Subject(file_hash(self.directory.encoder_file), str(self.value("data", "source", "?")), fingerprint)
+        return RunIdentity(file_hash(self.directory.encoder_file), str(self.value("data", "source", "?")), fingerprint)
 
     @property
     def quoted(self) -> str:

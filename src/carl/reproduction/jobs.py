@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from carl.data.open import SOURCES
 from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.evaluation.evaluate import evaluate
-from carl.evaluation.protocols import PROTOCOLS, Request
+from carl.evaluation.protocols import EvaluationRequest, find_protocol
 from carl.evaluation.results import centre_of
 from carl.methods.build import read_config, with_absolute_paths
 from carl.methods.health import TOO_EARLY
@@ -51,9 +51,14 @@ class Measure:
         parts += [f"{self.fraction:g}"] if self.fraction else []
         return "-".join(parts + ([f"epoch-{self.at_epoch}"] if self.at_epoch else []))
 
+    def request(self, target: str) -> EvaluationRequest:
+        return EvaluationRequest(target, self.protocol, fraction=self.fraction, epochs=self.epochs)
+
     @property
-    def request(self) -> Request:
-        return Request(self.protocol, self.fraction, 1, self.epochs)
+    def values(self) -> dict[str, Any]:
+        """The protocol's values as a result file has them; they are the same for every target."""
+        values: dict[str, Any] = json.loads(json.dumps(find_protocol(self.protocol).values(self.request("random"))))
+        return values
 
 
 @dataclass(frozen=True)
@@ -187,9 +192,8 @@ def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
     found = None if outcome is None else outcome["measures"].get(measure.key)
     if found is None:
         return False
-    request = measure.request
-    values = json.loads(json.dumps(PROTOCOLS[measure.protocol].values(request)))
-    return centre_of(found) == request.seen and found.get("hyperparameters", values) == values
+    same_part = centre_of(found) == find_protocol(measure.protocol).centre
+    return same_part and bool(found.get("hyperparameters", measure.values) == measure.values)
 
 
 @contextmanager
@@ -279,16 +283,12 @@ def _reopen(folder: Path, job: Job, layer: Layer) -> None:
 
 def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
     """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
-    request = measure.request
     if job.trains:
-        target = str(folder)
-        if measure.at_epoch is not None:
-            target = str(RunDirectory(folder).kept_encoder(measure.at_epoch))
-        if measure.data is None:
-            result = evaluate(target, request)
-        else:
+        kept_of = measure.at_epoch
+        request = measure.request(str(folder if kept_of is None else RunDirectory(folder).kept_encoder(kept_of)))
+        if measure.data is not None:
             other = {**located(measure.data, data_root), "limit": measure.limit}
-            result = evaluate(target, request, str(other.pop("source")), layer={"data": other})
+            request = replace(request, data=str(other.pop("source")), settings={"data": other})
     else:
         data = located_section(job.layer["data"], data_root)
         layer: Layer = {
@@ -296,7 +296,9 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
             "model": job.layer.get("model", {}),
             "train": {"seed": job.layer.get("train", {}).get("seed", 0)},
         }
-        result = evaluate("random", request, str(data["source"]), out=folder / "results", layer=layer)
+        out = folder / "results"
+        request = replace(measure.request("random"), data=str(data["source"]), out=out, settings=layer)
+    result = evaluate(request)
     kept = (
         "protocol", "kind", "epochs", "hyperparameters", "centre", "data_fingerprint", "train_images", "test_images",
         "accuracy", "encoder_hash", "seconds",

@@ -14,7 +14,7 @@ from carl.config import Config
 from carl.data.batches.packed import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.evaluation.features import extract_features, frozen, map_images
-from carl.evaluation.knn import knn_accuracy
+from carl.evaluation.neighbours import knn_accuracy
 from carl.methods import Method
 from carl.methods.base import spread
 from carl.methods.health import (
