@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from carl.api import pretrain
     from carl.data.open import open_dataset
     from carl.errors import UserError
-    from carl.evaluation.knn import knn_accuracy
     from carl.evaluation.logistic import linear_probe
+    from carl.evaluation.neighbours import knn_accuracy
     from carl.methods.carl import CARLLoss
     from carl.methods.prior import prior_threshold
     from carl.models.heads import Prototypes
@@ -44,7 +44,7 @@ _HOMES = {  # public name: module, and its name there
     "Prototypes": ("carl.models.heads", "Prototypes"),
     "UserError": ("carl.errors", "UserError"),
     "Views": ("carl.views.views", "Views"),
-    "knn_accuracy": ("carl.evaluation.knn", "knn_accuracy"),
+    "knn_accuracy": ("carl.evaluation.neighbours", "knn_accuracy"),
     "lambda_schedule": ("carl.optim", "lambda_schedule"),
     "linear_probe": ("carl.evaluation.logistic", "linear_probe"),
     "load_encoder": ("carl.use.encoder", "load_encoder"),

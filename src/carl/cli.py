@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
-from carl.errors import UserError
+from carl.errors import UserError, suggestion
+from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
+from carl.evaluation.protocols.base import parse_rates
 from carl.terminal import show_progress
 
 PATH = click.Path(path_type=Path)
@@ -21,6 +23,8 @@ SIDE_HELP = (
     "Side to which images are scaled, unless all have one size up to 256 px.  [default: their usual side, at most 96]"
 )
 DATA_ROOT_HELP = "Folder with the data sets known by name.  [default: the cache folder]"
+QUICK = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is None])
+SLOW = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is not None])
 
 
 class InOrderOfUse(click.Group):
@@ -164,45 +168,34 @@ def pretrain(
 @cli.command("eval")
 @click.argument("target", metavar="RUN|FILE|random")
 @click.option(
-    "--protocol", type=click.Choice(["knn", "linear", "linear-cached", "finetune", "semi", "transfer", "cluster"]),
-    default="knn", show_default=True,
-    help="What to measure. knn and linear-cached take seconds; linear (the paper's) and finetune take much longer.",
+    "--protocol", metavar="NAME", default="knn", show_default=True,
+    callback=lambda context, option, name: _name_in(PROTOCOLS, name),
+    shell_complete=lambda context, option, start: [name for name in PROTOCOLS if name.startswith(start)],
+    help=f"What to measure. {QUICK} take seconds to minutes; {SLOW} train for long. The paper's is linear.",
+)  # fmt: skip
+@click.option("--data", metavar="DATA", help="Other data than the run's; a file or `random` has none of its own.")
+@click.option(
+    "--fraction", type=float, metavar="F",
+    help="Part of the labels to train on.  "
+    f"[default: {usual_values(lambda protocol: ', then '.join(map(str, protocol.fractions)))}]",
+)  # fmt: skip
+@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
+@click.option(
+    "--epochs", type=int, metavar="N",
+    help=f"How long to train.  [default: {usual_values(lambda protocol: str(protocol.epochs or ''))}]",
 )  # fmt: skip
 @click.option(
-    "--data",
-    metavar="DATA",
-    help="Images to evaluate on; required for a FILE and for `random`.  [default: the run's own]",
-)
+    "--rates", metavar="R,R...",
+    help="Learning rates to try for the linear classifier; the best on held-out training images wins.  "
+    f"[default: {usual_values(lambda protocol: ','.join(f'{rate:g}' for rate in protocol.rates))}]",
+)  # fmt: skip
 @click.option(
-    "--fraction", type=float, metavar="F", help="Fraction of the labels that semi uses.  [default: 0.01, then 0.1]"
-)
-@click.option(
-    "--seeds",
-    type=int,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Repeat with N seeds, and show mean and deviation.",
-)
-@click.option(
-    "--epochs",
-    type=int,
-    metavar="N",
-    help="Epochs for protocols that train.  [default: 100 for linear, 50 for the others]",
-)
-@click.option(
-    "--rates",
-    metavar="R,R...",
-    help="Learning rates to try for the linear classifier; the best on held-out training images wins.  [default: 30]",
-)
-@click.option(
-    "--centre",
-    type=float,
-    metavar="F",
-    help="Use the central fraction F of each side.  [default: 0.875 for linear, linear-cached and transfer, else 1]",
-)
-@click.option("--backbone", metavar="NAME", help="Architecture of a FILE or of `random`.  [default: resnet18]")
-@click.option("--out", type=PATH, metavar="DIR", help="Folder for the results.  [default: RUN/results, or results]")
+    "--centre", type=float, metavar="F",
+    help="Part of each side of an image that is seen.  "
+    f"[default: {usual_values(lambda protocol: f'{protocol.centre:g}')}]",
+)  # fmt: skip
+@click.option("--backbone", metavar="NAME", help="Architecture of a file or of `random`.  [default: resnet18]")
+@click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
 @click.option(
     "--set",
     "assignments",
@@ -231,22 +224,25 @@ def evaluate(
     kept as a JSON file. Asked again, the command shows that file.
     """
     from carl.config import parse_assignments
-    from carl.evaluation.commands import evaluate_and_show
 
-    evaluate_and_show(
-        target,
-        protocol,
-        data,
-        fraction,
-        seeds,
-        epochs,
-        rates,
-        centre,
-        backbone,
-        out,
-        force,
-        parse_assignments(assignments),
+    request = EvaluationRequest(
+        target=target,
+        protocol=protocol,
+        data=data,
+        fraction=fraction,
+        seeds=seeds,
+        epochs=epochs,
+        rates=parse_rates(rates),
+        centre=centre,
+        backbone=backbone,
+        out=out,
+        force=force,
+        settings=parse_assignments(assignments),
     )
+
+    from carl.evaluation.evaluate import evaluate_and_show
+
+    evaluate_and_show(request)
 
 
 @cli.command()
@@ -534,6 +530,13 @@ def completion(shell: str) -> None:
     kind = get_completion_class(shell)
     assert kind is not None
     click.echo(kind(cli, {}, "carl", "_CARL_COMPLETE").source())
+
+
+def _name_in(registry: Mapping[str, object], name: str) -> str:
+    """Looked up when the command runs: a name that was added from outside the package is known too."""
+    if name not in registry:
+        raise click.BadParameter(f"{name!r} is unknown{suggestion(name, registry)}")
+    return name
 
 
 def _echo_lines(lines: Iterable[str]) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from carl.errors import UserError
+from carl.records.environment import Hardware
 
 
 def pick_device(name: str) -> torch.device:
@@ -41,3 +42,9 @@ def set_random_state(device: torch.device, state: Tensor | None) -> None:
         torch.cuda.set_rng_state(state, device)
     elif state is not None and device.type == "mps":
         torch.mps.set_rng_state(state)
+
+
+def hardware(device: torch.device) -> Hardware:
+    """What the records of a run or a result tell of where it was made."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    return Hardware(str(device), torch.get_num_threads(), gpu)

@@ -24,12 +24,12 @@ from carl import distributed
 from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split, Statistics
 from carl.errors import UserError
-from carl.evaluation import cluster, evaluate, features
-from carl.evaluation import finetune as finetune_module
-from carl.evaluation.evaluation_data import Material
+from carl.evaluation import clusters, evaluate, features, fine_tuning
+from carl.evaluation.evaluation_data import EvaluationData
 from carl.evaluation.features import map_images_together
-from carl.evaluation.finetune import FinetuneRecipe
-from carl.evaluation.linear import Classifiers, LinearRecipe, linear_evaluation
+from carl.evaluation.linear_classifiers import Classifiers, linear_evaluation
+from carl.evaluation.protocols.finetune import FinetuneRecipe
+from carl.evaluation.protocols.linear import LinearRecipe
 from carl.use import embed as embed_module
 from carl.use.embedding_files import embeddings_of
 from tests.distributed import processes
@@ -59,7 +59,7 @@ def run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate_watched(arguments: list[str]) -> None:
     """`carl eval`, with a line for each image that this process reads (by what, split, place) or clusters."""
-    plain, plain_kmeans = features.map_images, cluster.kmeans
+    plain, plain_kmeans = features.map_images, clusters.kmeans
 
     def note(function: Any, split: Any, statistics: Any, size: int, device: Any, rows: Any = None, **named: Any) -> Any:
         places = range(len(split)) if rows is None else rows
@@ -78,7 +78,7 @@ def evaluate_watched(arguments: list[str]) -> None:
         noted(["point"] * len(points), "clustered")
         return plain_kmeans(points, *given, **named)
 
-    with mock.patch.object(features, "map_images", note), mock.patch.object(cluster, "kmeans", kmeans):
+    with mock.patch.object(features, "map_images", note), mock.patch.object(clusters, "kmeans", kmeans):
         processes.command(*arguments)
 
 
@@ -164,7 +164,7 @@ def linear_with_two_rates() -> None:
     distributed.start(CPU)
     train, test = some_images(26), some_images(9)
     rows, silent = np.arange(26), lambda what, done, total: None
-    material = Material(train, test, rows, STATISTICS, 8, 0.5, 2, CPU, silent)
+    data = EvaluationData(train, test, rows, STATISTICS, 8, 0.5, 2, CPU, silent)
     made: list[Classifiers] = []
     plain = Classifiers.__init__
 
@@ -174,7 +174,7 @@ def linear_with_two_rates() -> None:
 
     recipe = LinearRecipe(epochs=3, rates=(3.0, 0.3), batch_size=8)  # the last batch has two images
     with mock.patch.object(Classifiers, "__init__", init), noting_batches(), distributed.apart():
-        result = linear_evaluation(Mean(), material, recipe, seed=0)
+        result = linear_evaluation(Mean(), data, recipe, seed=0)
     torch.save([made[0].weight, made[0].bias, torch.tensor(result.accuracy.top1)], f"{os.environ['RANK']}.pt")
     distributed.stop()
 
@@ -210,18 +210,18 @@ def fine_tune() -> None:
     encoder = InDouble()
     train, test = some_images(26), some_images(9)
     rows, silent = np.arange(26), lambda what, done, total: None
-    material = Material(train, test, rows, STATISTICS, 32, 0.5, 2, CPU, silent)
+    data = EvaluationData(train, test, rows, STATISTICS, 32, 0.5, 2, CPU, silent)
     recipe = FinetuneRecipe(epochs=3, batch_size=8)  # the last batch has two images, which is none for the third
     trained: list[nn.Module] = []
-    plain = finetune_module._train
+    plain = fine_tuning._train
 
     def train_and_keep(model: nn.Module, *given: Any) -> None:
         plain(model, *given)
         trained.append(model)
 
-    keeping = mock.patch.object(finetune_module, "_train", train_and_keep)
+    keeping = mock.patch.object(fine_tuning, "_train", train_and_keep)
     with keeping, noting_batches(), distributed.apart():
-        result = finetune_module.finetune(encoder, material, recipe, 1.0, seed=0)
+        result = fine_tuning.finetune(encoder, data, recipe, 1.0, seed=0)
     weights = {**trained[0].state_dict(), "top1": torch.tensor(result.accuracy.top1)}
     start = {f"0.{name}": value for name, value in encoder.state_dict().items()}
     torch.save([weights, start], f"{os.environ['RANK']}.pt")

@@ -16,13 +16,14 @@ from safetensors.torch import save_file
 from carl.config import resolve
 from carl.data.sources.shapes import make_shapes
 from carl.errors import UserError
-from carl.evaluation import evaluate as module
-from carl.evaluation import evaluation_data
-from carl.evaluation.evaluate import evaluate, to_json
-from carl.evaluation.evaluation_data import Material
+from carl.evaluation import evaluation_data, prepare
+from carl.evaluation.evaluate import evaluate
+from carl.evaluation.evaluation_data import EvaluationData
 from carl.evaluation.features import frozen
-from carl.evaluation.protocols import PROTOCOLS, Request
-from carl.evaluation.target import find_target, load_encoder, weights_hash
+from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, Protocol
+from carl.evaluation.result_files import to_json
+from carl.evaluation.table import table
+from carl.evaluation.target import find_target, load_encoder
 from carl.methods.build import load_data_for
 from carl.methods.carl import CarlOptions
 from carl.training.plan import PretrainRequest, plan
@@ -98,25 +99,27 @@ def test_every_protocol_leaves_a_result_that_says_what_it_is(protocol: str, run:
 
 @pytest.mark.parametrize(("protocol", "answered"), [("knn", True), ("linear-cached", False)])
 def test_results_from_before_the_centre_was_written_down_are_of_whole_images(protocol: str, answered: bool, run: Path):
-    evaluate(str(run), Request(protocol))
+    evaluate(EvaluationRequest(str(run), protocol))
     (path,) = results(run)
     path.write_text(json.dumps(json.loads(path.read_text()) | {"centre": None, "made": "long ago"}))
-    assert (evaluate(str(run), Request(protocol))["made"] == "long ago") == answered
+    assert (evaluate(EvaluationRequest(str(run), protocol))["made"] == "long ago") == answered
 
 
-def test_force_repeats_and_other_weights_make_another_result(run: Path, monkeypatch: pytest.MonkeyPatch):
-    first = evaluate(str(run), Request("knn"))
-    measured = []
-    measure = module.measure
-    monkeypatch.setattr(module, "measure", lambda *given: measured.append(1) or measure(*given))
-    assert evaluate(str(run), Request("knn")) == first
-    assert not measured
-    evaluate(str(run), Request("knn"), force=True)
-    assert len(measured) == 1
-    state = timm.create_model("test_resnet", num_classes=0).state_dict()
-    save_file(state, run / "encoder.safetensors")
-    assert evaluate(str(run), Request("knn"))["encoder_hash"] != first["encoder_hash"]
-    assert len(measured) == 2
+def test_force_repeats_and_other_weights_make_another_result(run: Path):
+    def marked() -> bool:
+        """Whether the answer is the file that was marked, not a new measurement."""
+        return evaluate(EvaluationRequest(str(run), "knn")).get("made") == "long ago"
+
+    first = evaluate(EvaluationRequest(str(run), "knn"))
+    (path,) = results(run)
+    path.write_text(json.dumps(first | {"made": "long ago"}))
+    assert marked()
+    evaluate(EvaluationRequest(str(run), "knn", force=True))
+    assert not marked()
+    path.write_text(json.dumps(first | {"made": "long ago"}))
+    save_file(timm.create_model("test_resnet", num_classes=0).state_dict(), run / "encoder.safetensors")
+    assert evaluate(EvaluationRequest(str(run), "knn"))["encoder_hash"] != first["encoder_hash"]
+    assert not marked()
 
 
 def test_runs_of_one_name_have_a_result_each_in_one_folder(run: Path, tmp_path: Path):
@@ -124,18 +127,18 @@ def test_runs_of_one_name_have_a_result_each_in_one_folder(run: Path, tmp_path: 
     shutil.copytree(run, other)
     save_file(timm.create_model("test_resnet", num_classes=0).state_dict(), other / "encoder.safetensors")
     for each in (run, other):
-        evaluate(str(each), Request("knn"), out=tmp_path / "results")
+        evaluate(EvaluationRequest(str(each), "knn", out=tmp_path / "results"))
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
 def test_data_too_large_to_look_for_test_images_in_are_said_to_be(run: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluation_data, "MOST_BYTES", 10)
-    result = evaluate(str(run), Request("knn"))
-    assert any("too large to look for test images" in line for line in module.table(result))
+    result = evaluate(EvaluationRequest(str(run), "knn"))
+    assert any("too large to look for test images" in line for line in table(result))
 
 
 def test_seeds_give_mean_and_deviation(run: Path, carl: Run):
-    result = evaluate(str(run), Request("semi", 0.2, seeds=3, epochs=1))
+    result = evaluate(EvaluationRequest(str(run), "semi", fraction=0.2, seeds=3, epochs=1))
     single = [entry["accuracy"]["top-1"] for entry in result["per_seed"]]
     assert result["seeds"] == [0, 1, 2]
     assert result["accuracy"]["trained"]["top-1"]["mean"] == pytest.approx(np.mean(single), abs=0.02)
@@ -144,12 +147,12 @@ def test_seeds_give_mean_and_deviation(run: Path, carl: Run):
     shown = carl("eval", run, "--protocol", "semi", "--fraction", "0.2", "--seeds", "3", "--epochs", "1").stdout
     assert "3 seeds" in shown
     assert "±" in shown
-    knn = evaluate(str(run), Request("knn", seeds=2))
+    knn = evaluate(EvaluationRequest(str(run), "knn", seeds=2))
     assert knn["accuracy"]["trained"]["20"]["std"] == 0
 
 
 def test_the_rows_of_a_part_are_places_in_the_data_with_its_classes(run: Path, small_data: Path):
-    result = evaluate(str(run), Request("semi", 0.2, epochs=1))
+    result = evaluate(EvaluationRequest(str(run), "semi", fraction=0.2, epochs=1))
     labels = np.load(small_data)["y_train"]
     rows = result["per_seed"][0]["rows"]
     assert len(rows) == len(set(rows)) == result["per_seed"][0]["labels"]
@@ -162,7 +165,7 @@ def test_an_interrupted_evaluation_leaves_nothing(protocol: str, run: Path, carl
     def interrupt(what: str, done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "show_progress", interrupt)
+    monkeypatch.setattr(prepare, "show_progress", interrupt)
     before = sorted(run.rglob("*"))
     assert carl("eval", run, "--protocol", protocol, "--epochs", "30").returncode == 130
     assert sorted(run.rglob("*")) == before
@@ -172,27 +175,28 @@ def test_an_evaluation_that_changes_the_encoder_is_void(run: Path, monkeypatch: 
     def meddle(encoder: torch.nn.Module, *given: Any) -> Any:
         encoder.train()(torch.rand(4, 3, 32, 32))
 
-    monkeypatch.setitem(PROTOCOLS, "knn", module.PROTOCOLS["knn"].__class__("offline", meddle, lambda r: {}, False))
+    monkeypatch.setitem(PROTOCOLS, "knn", Protocol("meddling", "offline", meddle))
     with pytest.raises(RuntimeError, match="changed the encoder"):
-        evaluate(str(run), Request("knn"))
+        evaluate(EvaluationRequest(str(run), "knn"))
     assert not results(run)
 
 
 def test_normalisation_and_size_are_those_of_the_runs_training_data(run: Path, other_data: Path):
-    own = evaluate(str(run), Request("knn"))
-    other = evaluate(str(run), Request("knn"), data=str(other_data))
+    own = evaluate(EvaluationRequest(str(run), "knn"))
+    other = evaluate(EvaluationRequest(str(run), "knn", data=str(other_data)))
     assert other["normalisation"] == own["normalisation"]
     assert other["image_size"] == own["image_size"]
     assert other["data_fingerprint"] != own["data_fingerprint"]
     (run / "data.json").unlink()  # as runs were before
-    assert evaluate(str(run), Request("knn"), data=str(other_data), force=True)["normalisation"] == own["normalisation"]
+    again = evaluate(EvaluationRequest(str(run), "knn", data=str(other_data), force=True))
+    assert again["normalisation"] == own["normalisation"]
 
 
 def test_files_of_a_run_know_their_encoder_and_other_files_are_told_it(
     run: Path, tmp_path: Path, small_data: Path, carl: Run
 ):
-    whole = evaluate(str(run), Request("knn"))
-    kept = evaluate(str(run / "encoders" / "epoch-0001.safetensors"), Request("knn"))
+    whole = evaluate(EvaluationRequest(str(run), "knn"))
+    kept = evaluate(EvaluationRequest(str(run / "encoders" / "epoch-0001.safetensors"), "knn"))
     assert kept["accuracy"] == whole["accuracy"]
     assert kept["encoder_hash"] == whole["encoder_hash"]
     (tmp_path / "away").mkdir()
@@ -215,9 +219,9 @@ def test_timm_state_dicts_load_with_their_classifier_and_wrappings(wrapped: bool
     model = timm.create_model("test_resnet", num_classes=7)
     state = {f"module.{key}": value for key, value in model.state_dict().items()} if wrapped else model.state_dict()
     torch.save({"state_dict": state}, tmp_path / "model.pth")
-    target = find_target(str(tmp_path / "model.pth"), str(small_data), "test_resnet", {})
-    facts = module.gather_subject(target, Request("knn")).facts
-    encoder = load_encoder(target, facts, torch.device("cpu"))
+    request = EvaluationRequest(str(tmp_path / "model.pth"), data=str(small_data), backbone="test_resnet")
+    prepared = prepare.prepare(request)
+    encoder = load_encoder(prepared.target, prepared.facts, torch.device("cpu"))
     model.reset_classifier(0)
     images = torch.rand(2, 3, 32, 32)
     with frozen(model), frozen(encoder):
@@ -230,7 +234,7 @@ def test_a_file_with_the_small_stem_is_recognised(tmp_path: Path, small_data: Pa
 
     small = build_encoder(ModelConfig(stem="small"), 3, 32)
     torch.save(small.state_dict(), tmp_path / "small.pth")
-    target = find_target(str(tmp_path / "small.pth"), str(small_data), None, {})
+    target = find_target(EvaluationRequest(str(tmp_path / "small.pth"), data=str(small_data)))
     assert target.config.model.stem == "small"
 
 
@@ -242,7 +246,9 @@ def test_random_weights_are_asked_for_by_name_and_labelled(tmp_path: Path, small
     result = json.loads(next((tmp_path / "out").glob("random-test_resnet-knn-small-*.json")).read_text())
     assert set(result["accuracy"]) == {"random"}
     assert result["weights"] == "random"
-    several = evaluate("random", Request("knn", seeds=2), str(small_data), "test_resnet", tmp_path / "out")
+    several = evaluate(
+        EvaluationRequest("random", seeds=2, data=str(small_data), backbone="test_resnet", out=tmp_path / "out")
+    )
     assert several["per_seed"][0]["accuracy"] == result["per_seed"][0]["accuracy"]
     assert several["per_seed"][0]["accuracy"] != several["per_seed"][1]["accuracy"]
 
@@ -304,7 +310,7 @@ def test_unlabelled_images_among_the_labelled_are_left_out(run: Path, tmp_path: 
     (images, labels), (test, truth) = make_shapes(80, 3), make_shapes(40, 4)
     labels[::2] = -1
     np.savez(tmp_path / "part.npz", x_train=images, y_train=labels, x_test=test, y_test=truth)
-    result = evaluate(str(run), Request("semi", 0.5, epochs=1), str(tmp_path / "part.npz"))
+    result = evaluate(EvaluationRequest(str(run), "semi", data=str(tmp_path / "part.npz"), fraction=0.5, epochs=1))
     assert result["train_images"] == 40
     assert all(labels[row] != -1 for row in result["per_seed"][0]["rows"])
 
@@ -319,19 +325,9 @@ def test_stl10_is_judged_on_its_own_labelled_splits(run: Path, tmp_path: Path, m
     splits = {"train": split(50, 0), "test": split(30, 1), "unlabeled": split(90, 2, labelled=False)}
     names = tuple("abcdefghij")
     stl10 = Dataset("stl10", splits, Statistics((0.5,) * 3, (0.2,) * 3), "mark", names)
-    monkeypatch.setattr(module, "load_data", lambda config: stl10)
-    result = evaluate(str(run), Request("knn"), data="stl10")
+    monkeypatch.setattr(prepare, "load_data_for", lambda config: stl10)
+    result = evaluate(EvaluationRequest(str(run), "knn", data="stl10"))
     assert (result["train_images"], result["test_images"]) == (50, 30)
-
-
-def test_the_hash_sees_weights_and_batch_norm_statistics():
-    model = torch.nn.BatchNorm1d(3)
-    before = weights_hash(model)
-    model.running_mean[0] += 1  # type: ignore[index]
-    after = weights_hash(model)
-    assert before != after
-    model.weight.data[0] += 1
-    assert weights_hash(model) not in (before, after)
 
 
 def test_rows_of_numbers_are_one_line_and_read_back_the_same():
@@ -346,9 +342,9 @@ def test_features_are_extracted_once_for_all_seeds_and_anew_for_another_encoder(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ):
     seen = []
-    extract = Material.features
-    monkeypatch.setattr(Material, "features", lambda *given: seen.append(len(given[2])) or extract(*given))
-    evaluate(str(run), Request("linear-cached", seeds=3))
+    extract = EvaluationData.features
+    monkeypatch.setattr(EvaluationData, "features", lambda *given: seen.append(len(given[2])) or extract(*given))
+    evaluate(EvaluationRequest(str(run), "linear-cached", seeds=3))
     assert seen == [96, 32] * 2  # training and test images, by the trained and by the random encoder
 
 
@@ -358,7 +354,7 @@ def test_data_of_one_name_in_two_places_have_a_result_each(tmp_path: Path, run: 
         (tmp_path / str(number)).mkdir()
         file = tmp_path / str(number) / "data.npz"
         np.savez(file, x_train=images, y_train=labels, x_test=test, y_test=truth)
-        evaluate(str(run), Request("knn"), data=str(file))
+        evaluate(EvaluationRequest(str(run), "knn", data=str(file)))
     assert len(list((run / "results").glob("knn-data-*.json"))) == 2
 
 

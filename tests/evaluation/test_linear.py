@@ -11,10 +11,13 @@ from torch import Tensor, nn
 
 from carl.data.dataset import PackedImages, Split, Statistics
 from carl.errors import UserError
-from carl.evaluation.evaluation_data import Material
-from carl.evaluation.finetune import FinetuneRecipe, finetune
-from carl.evaluation.linear import Classifiers, LinearRecipe, linear_evaluation
-from carl.evaluation.target import unchanged, weights_hash
+from carl.evaluation.evaluation_data import EvaluationData
+from carl.evaluation.fine_tuning import finetune
+from carl.evaluation.linear_classifiers import Classifiers, linear_evaluation
+from carl.evaluation.protocols.finetune import FinetuneRecipe
+from carl.evaluation.protocols.linear import LinearRecipe
+from carl.evaluation.target import unchanged
+from carl.models.weights import weights_hash
 
 
 class Colours(nn.Module):
@@ -31,7 +34,7 @@ class Colours(nn.Module):
         return features
 
 
-def material(count: int = 120, noise: float = 20.0) -> Material:
+def coloured(count: int = 120, noise: float = 20.0) -> EvaluationData:
     """Three classes that differ in colour."""
 
     def split(count: int, seed: int) -> Split:
@@ -41,7 +44,7 @@ def material(count: int = 120, noise: float = 20.0) -> Material:
         pixels = np.clip(colours + noise * generator.normal(size=(count, 1, 1, 3)) + np.zeros((1, 8, 8, 1)), 0, 255)
         return Split(PackedImages(pixels.astype(np.uint8)), labels)
 
-    return Material(
+    return EvaluationData(
         split(count, 0), split(60, 1), np.arange(count), Statistics((0.5,) * 3, (0.2,) * 3), 8, 0.5, 3,
         torch.device("cpu"), lambda what, done, total: None,
     )  # fmt: skip
@@ -88,7 +91,7 @@ def test_the_rate_falls_tenfold_at_60_and_80_of_100_epochs():
 def test_the_encoder_is_frozen_and_in_eval_mode_and_its_statistics_stay(rates: tuple[float, ...]):
     encoder = Colours().train()
     before = weights_hash(encoder)
-    found = linear_evaluation(encoder, material(), LinearRecipe(epochs=8, rates=rates), seed=0)
+    found = linear_evaluation(encoder, coloured(), LinearRecipe(epochs=8, rates=rates), seed=0)
     assert not any(encoder.modes)
     assert encoder.training
     assert weights_hash(encoder) == before
@@ -98,7 +101,7 @@ def test_the_encoder_is_frozen_and_in_eval_mode_and_its_statistics_stay(rates: t
 
 
 def test_the_rate_is_chosen_on_training_images(monkeypatch: pytest.MonkeyPatch):
-    usual, other = material(), material()
+    usual, other = coloured(), coloured()
     assert other.test.labels is not None
     other.test.labels[:] = 0
     recipe = LinearRecipe(epochs=3, rates=(1e-6, 0.3, 3.0))
@@ -109,7 +112,7 @@ def test_the_rate_is_chosen_on_training_images(monkeypatch: pytest.MonkeyPatch):
 
 def test_same_seed_same_result():
     first, second, third = (
-        linear_evaluation(Colours(), material(noise=60), LinearRecipe(epochs=2), s) for s in (0, 0, 1)
+        linear_evaluation(Colours(), coloured(noise=60), LinearRecipe(epochs=2), s) for s in (0, 0, 1)
     )
     assert first == second
     assert first.accuracy != third.accuracy
@@ -117,11 +120,11 @@ def test_same_seed_same_result():
 
 def test_a_rate_that_diverges_is_said_so():
     with pytest.raises(UserError, match="diverged at rate inf"):
-        linear_evaluation(Colours(), material(), LinearRecipe(epochs=5, rates=(math.inf,)), seed=0)
+        linear_evaluation(Colours(), coloured(), LinearRecipe(epochs=5, rates=(math.inf,)), seed=0)
 
 
 def test_fine_tuning_trains_a_copy_on_the_part_asked_for():
-    encoder, images = Colours(), material(300)
+    encoder, images = Colours(), coloured(300)
     with unchanged(encoder):
         found = finetune(encoder, images, FinetuneRecipe(epochs=3), 0.1, seed=0)
     assert len(found.rows) == 30

@@ -2,73 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from safetensors.torch import save_file
-from torch import nn
 
 from carl.evaluation.protocols import PROTOCOLS
-from carl.evaluation.results import CENTRES, FULL_EPOCHS, Subject, file_hash, read_measures
-from carl.evaluation.target import weights_hash
+from carl.evaluation.results import RunIdentity, read_scores
 
-SUBJECT = Subject(encoder_hash="aa", source="/data/photos", fingerprint="f00d")
+RUN = RunIdentity(encoder_hash="aa", source="/data/photos", fingerprint="f00d")
 
 
 def result(**more: Any) -> dict[str, Any]:
     known: dict[str, Any] = {
         "protocol": "linear", "kind": "offline: SGD", "target": "run", "data": "/data/photos", "epochs": 100,
         "data_fingerprint": "f00d", "encoder_hash": "aa", "hyperparameters": {},
-        "centre": CENTRES.get(more.get("protocol", "linear"), 1.0),
+        "centre": PROTOCOLS[more.get("protocol", "linear")].centre,
         "accuracy": {"trained": {"top-1": 50.0}, "random": {}},
     }  # fmt: skip
     return known | more
 
 
-def test_the_whole_length_of_each_protocol_is_that_of_the_evaluation():
-    assert {name: protocol.epochs for name, protocol in PROTOCOLS.items() if protocol.epochs} == FULL_EPOCHS
-
-
-def test_what_each_protocol_sees_is_that_of_the_evaluation():
-    assert {name: protocol.centre for name, protocol in PROTOCOLS.items() if protocol.centre < 1} == CENTRES
-
-
 def test_scores_of_other_images_than_the_protocols_stand_apart_and_say_so():
     results = [result(centre=1.0), result(centre=None), result(held_out=500), result()]
-    found = read_measures(results, SUBJECT)
-    assert [measure.asides for measure in found] == [[], ["whole images"], ["whole images"], ["held-out images"]]
+    found = read_scores(results, RUN)
+    assert [score.asides for score in found] == [[], ["whole images"], ["whole images"], ["held-out images"]]
     assert found[1].label == "linear, offline, whole images, top-1"
     assert found[1].identity == found[2].identity != found[0].identity
-    old, new = (read_measures([result(protocol="knn", centre=centre)], SUBJECT)[0] for centre in (None, 1.0))
+    old, new = (read_scores([result(protocol="knn", centre=centre)], RUN)[0] for centre in (None, 1.0))
     assert old.identity == new.identity
 
 
-def test_the_hash_of_a_file_is_that_of_its_weights(tmp_path: Path):
-    module = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Linear(4, 2).half(), nn.Linear(2, 2).bfloat16())
-    state = {key: value.contiguous() for key, value in module.state_dict().items()}
-    save_file(state, tmp_path / "encoder.safetensors", metadata={"made": "by a test"})
-    assert file_hash(tmp_path / "encoder.safetensors") == weights_hash(module)
-    module[0].weight.data += 1
-    assert file_hash(tmp_path / "encoder.safetensors") != weights_hash(module)
-
-
-@pytest.mark.parametrize(
-    "content", [None, b"", b"\x05\0\0\0\0\0\0\0[1,2]", b"\xff" * 20, torch.zeros(9).numpy().tobytes()]
-)
-def test_a_missing_or_damaged_file_has_no_hash_and_no_result_is_of_it(tmp_path: Path, content: bytes | None):
-    if content is not None:
-        (tmp_path / "encoder.safetensors").write_bytes(content)
-    found = file_hash(tmp_path / "encoder.safetensors")
-    (measure,) = read_measures([result(encoder_hash=None)], Subject(found, "/data/photos", "f00d"))
-    assert measure.asides == ["other weights than the run's last"]
+def test_no_result_is_of_a_run_whose_weights_are_missing_or_damaged():
+    (score,) = read_scores([result(encoder_hash=None)], RunIdentity("", "/data/photos", "f00d"))
+    assert score.asides == ["other weights than the run's last"]
 
 
 def test_scores_that_stand_for_the_run_come_first_whatever_their_files_are_called():
     results = [result(epochs=1), result(encoder_hash="bb", target="run/encoders/epoch-0007.safetensors"), result()]
-    found = read_measures(results, SUBJECT)
-    assert [measure.asides for measure in found] == [[], ["1 of 100 epochs"], ["weights of epoch 7"]]
+    found = read_scores(results, RUN)
+    assert [score.asides for score in found] == [[], ["1 of 100 epochs"], ["weights of epoch 7"]]
     assert found[1].label == "linear, offline, 1 of 100 epochs, top-1"
 
 
@@ -82,12 +54,12 @@ def test_scores_that_stand_for_the_run_come_first_whatever_their_files_are_calle
 )
 def test_scores_of_other_conditions_are_told_apart(protocol: str, change: dict[str, Any], same: bool):
     usual = {"protocol": protocol, "crop_min": 0.08, "train_images": 5000}
-    (one,), (other,) = (read_measures([result(**usual | more)], SUBJECT) for more in ({}, change))
+    (one,), (other,) = (read_scores([result(**usual | more)], RUN) for more in ({}, change))
     assert (one.identity == other.identity) == same
 
 
 def test_data_are_the_same_by_their_fingerprint_and_only_without_one_by_their_name():
     elsewhere, other = result(data="/b/photos"), result(data_fingerprint="beef")
-    assert [m.own_data for m in read_measures([elsewhere, other], SUBJECT)] == [True, False]
-    old = Subject("aa", "/data/photos", "")
-    assert [m.own_data for m in read_measures([result(), result(data="/b/photos")], old)] == [True, False]
+    assert [m.own_data for m in read_scores([elsewhere, other], RUN)] == [True, False]
+    old = RunIdentity("aa", "/data/photos", "")
+    assert [m.own_data for m in read_scores([result(), result(data="/b/photos")], old)] == [True, False]

@@ -35,6 +35,7 @@ from carl.data.packing import cache
 from carl.data.sources.arrays import list_npy, list_npz
 from carl.data.sources.parquet import list_parquet
 from carl.errors import UserError
+from carl.methods.build import read_config as parse_config
 from carl.models.encoders import read_weights
 from carl.records.run_directory import RunDirectory
 from carl.reporting.pages import write_report
@@ -118,7 +119,7 @@ def read_data_record(content: bytes, folder: Path) -> object:
 
 def read_config(content: bytes, folder: Path) -> object:
     _file(folder, "config.toml", content)
-    return RunDirectory(folder).read_config()
+    return parse_config(RunDirectory(folder))
 
 
 def read_metrics(content: bytes, folder: Path) -> None:

@@ -77,7 +77,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     from carl.cli import main
     from carl.data.decoding import parallel
     from carl.evaluation import evaluate
-    from carl.evaluation.evaluation_data import Material
+    from carl.evaluation.evaluation_data import EvaluationData
     from carl.training.journal import Journal
     from carl.training.learner import Learner
     from carl.training.probe import Probe
@@ -92,7 +92,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     moments.around(Probe, "run", "evaluating")
     moments.around(Probe, "_features", "evaluating, features of a probe")
     moments.around(evaluate, "measure", "evaluating")
-    moments.around(Material, "cached_features", "evaluating, features")
+    moments.around(EvaluationData, "cached_features", "evaluating, features")
     commands = [["pretrain", data, *ARGUMENTS, "--out", "run", "--resume", "auto"], ["eval", "run"]]
     for command in commands:
         sys.argv = ["carl", *command]

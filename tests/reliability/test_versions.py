@@ -15,7 +15,7 @@ import torch
 from carl.data import open_dataset
 from carl.data.listing import EncodedImage, EncodedSplit, Listing
 from carl.data.packing import cache
-from carl.records.run_directory import FORMAT, RunDirectory
+from carl.records.run_directory import RUN_FORMAT, RunDirectory
 from carl.training.checkpoint import load_checkpoint
 from tests.reliability.conftest import assert_refused, call
 from tests.reliability.make_fixtures import ARCHIVE, DATA
@@ -83,7 +83,7 @@ def test_a_run_of_another_format_is_refused_with_the_remedy_by_every_command(fir
         ["pretrain", "--resume", "run"],
     ):
         done = call(first, *command)
-        assert_refused(done, [f"format {found!r}", f"reads format {FORMAT}", "use the version that wrote it"])
+        assert_refused(done, [f"format {found!r}", f"reads format {RUN_FORMAT}", "use the version that wrote it"])
 
 
 def test_a_run_without_environment_json_is_of_version_1(first: Path):
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_another_format_is_refused_with_the_remedy(run: Path, tm
     (copy / "checkpoint.pt").unlink()
     torch.save({**state, "format": found}, copy / "checkpoint.pt")
     done = call(tmp_path, "pretrain", "--resume", "run")
-    assert_refused(done, [f"format {found}, not {FORMAT}", "resume with the version of carl that wrote it"])
+    assert_refused(done, [f"format {found}, not {RUN_FORMAT}", "resume with the version of carl that wrote it"])
 
 
 def test_a_packed_store_of_another_format_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from carl.evaluation.results import CENTRES, FULL_EPOCHS, file_hash
+from carl.evaluation.protocols import PROTOCOLS
+from carl.records.gallery import GALLERY_FORMAT
+from carl.records.weights_hash import file_hash
 
 CONFIG = """
 [data]
@@ -49,7 +51,7 @@ def make_gallery(
     used = max(1, prototypes - 2)  # the last two stay empty: one merely empty, one dead
     pixels = rng.integers(0, 255, size=(images, 4, 4, 3)).repeat(side // 4, 1).repeat(side // 4, 2).astype(np.uint8)
     gallery: dict[str, Any] = {
-        "format": np.int64(2),
+        "format": np.int64(GALLERY_FORMAT),
         "total_images": np.int64(images),
         "rows": np.arange(images),
         "embeddings": embeddings.astype(np.float16),
@@ -113,8 +115,8 @@ def add_result(
     """A result file as `carl eval` leaves it: of the run's last weights and own data, unless `more` says otherwise."""
     result = {
         "protocol": protocol, "kind": kind, "target": str(run), "data": "photos", "data_fingerprint": "f00d",
-        "epochs": FULL_EPOCHS.get(protocol), "hyperparameters": {},
-        "centre": CENTRES.get(protocol, 1.0), "encoder_hash": file_hash(run / "encoder.safetensors"),
+        "epochs": PROTOCOLS[protocol].epochs, "hyperparameters": {},
+        "centre": PROTOCOLS[protocol].centre, "encoder_hash": file_hash(run / "encoder.safetensors"),
         "accuracy": {"trained": trained, "random": random or {}}, **more,
     }  # fmt: skip
     (run / "results").mkdir(exist_ok=True)

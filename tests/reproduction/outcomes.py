@@ -20,7 +20,7 @@ def invented(job: Job, value: float = 40.0, **changes: Any) -> dict[str, Any]:
             "protocol": measure.protocol,
             "data": measure.data or facts.name,
             "epochs": measure.epochs or PROTOCOLS[measure.protocol].epochs,
-            "hyperparameters": json.loads(json.dumps(PROTOCOLS[measure.protocol].values(measure.request))),
+            "hyperparameters": measure.values,
             "centre": PROTOCOLS[measure.protocol].centre,
             "pretraining_epochs": measure.at_epoch,
             "accuracy": {"trained": shown, "random": dict.fromkeys(shown, 10.0)},

@@ -251,8 +251,8 @@ def test_other_images_under_the_same_name_are_refused(named, tmp_path):
 def test_the_data_root_holds_for_other_data_too(monkeypatch, named):
     asked = {}
 
-    def evaluate(target, request, data=None, layer=None):
-        asked.update(data=data, layer=layer)
+    def evaluate(request):
+        asked.update(data=request.data, settings=request.settings)
         return dict.fromkeys(
             (
                 "protocol",
@@ -264,14 +264,14 @@ def test_the_data_root_holds_for_other_data_too(monkeypatch, named):
                 "train_images",
                 "test_images",
             )
-        ) | {"accuracy": {}, "encoder_hash": "", "seconds": 1.0, "data": data}
+        ) | {"accuracy": {}, "encoder_hash": "", "seconds": 1.0, "data": request.data}
 
     monkeypatch.setattr(jobs, "evaluate", evaluate)
     run = tiny("job", Path("cifar100"))
     jobs._measured(run, Measure("transfer", data="cifar10", limit=50), Path("run"), named)
-    assert asked == {"data": str(named / "cifar10-train.npz"), "layer": {"data": {"limit": 50}}}
+    assert asked == {"data": str(named / "cifar10-train.npz"), "settings": {"data": {"limit": 50}}}
     found = jobs._measured(run, Measure("transfer", data="stl10", limit=50), Path("run"), named)
-    assert asked == {"data": "stl10", "layer": {"data": {"limit": 50, "root": str(named)}}}
+    assert asked == {"data": "stl10", "settings": {"data": {"limit": 50, "root": str(named)}}}
     assert found["data"] == "stl10"
 
 

@@ -12,13 +12,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from carl.reporting.run_reader import GALLERY_FORMAT
 from carl.training import gallery
 from tests.conftest import SMALL, Run
-
-
-def test_writer_and_reader_speak_of_the_same_format():
-    assert gallery.FORMAT == GALLERY_FORMAT
 
 
 def test_neighbours_are_the_most_similar_others():

@@ -353,7 +353,7 @@ def test_parts_of_other_images_or_weights_are_not_gone_on_with(
         (tmp_path / "photos" / "part 0" / "000.png").unlink()
     else:
         (tmp_path / "run" / "encoder.safetensors").unlink()
-        from carl.records.run_directory import write_weights
+        from carl.models.weights import write_weights
 
         encoder = load_trained(run).method.encoder
         torch.nn.init.zeros_(next(encoder.parameters()))

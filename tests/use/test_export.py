@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 import carl
 from carl.data.open import open_images
-from carl.evaluation.results import file_hash
 from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d
+from carl.records.weights_hash import file_hash
 from carl.use.embed import embed
 from carl.use.embedding_files import embeddings_of
 from carl.use.encoder import Trained, load_trained

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from carl.config import DataConfig
 from carl.data.dataset import Dataset
 from carl.data.open import recognised_name
+from carl.records.run_directory import DataRecord
 
 
 @dataclass(frozen=True)
@@ -29,3 +30,25 @@ class DataFacts:
             image_size=data.image_size or min(images.height, images.width),
             classes=len(dataset.class_names),
         )
+
+    @classmethod
+    def recorded(cls, record: DataRecord) -> DataFacts:
+        """The facts of data that may be gone by now."""
+        return cls(record.name, record.images, record.channels, record.image_size, len(record.class_names))
+
+
+def record_of(dataset: Dataset, facts: DataFacts) -> DataRecord:
+    """What a run writes down about its data."""
+    images, statistics = dataset.pretraining.images, dataset.statistics
+    return DataRecord(
+        name=facts.name,
+        images=facts.images,
+        channels=facts.channels,
+        height=images.height,
+        width=images.width,
+        image_size=facts.image_size,
+        mean=statistics.mean,
+        std=statistics.std,
+        class_names=dataset.class_names,
+        fingerprint=dataset.fingerprint,
+    )

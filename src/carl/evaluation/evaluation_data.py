@@ -22,7 +22,7 @@ MOST_BYTES = 4 * 2**30  # of images that are compared: seconds
 
 
 @dataclass(frozen=True, eq=False)
-class Material:
+class EvaluationData:
     """Labelled images; the test images are judged on and nothing else."""
 
     train: Split  # labelled images alone
@@ -46,6 +46,11 @@ class Material:
     def test_labels(self) -> np.ndarray:
         assert self.test.labels is not None
         return self.test.labels
+
+    @property
+    def feature_device(self) -> torch.device:
+        """Where cached features are worked on: MPS has no float64, and finds few neighbours at once."""
+        return self.device if self.device.type == "cuda" else torch.device("cpu")
 
     def features(self, encoder: nn.Module, split: Split) -> Tensor:
         """Pooled features of images by the frozen encoder: (N, D) on the CPU."""
@@ -80,7 +85,7 @@ class Material:
         )
 
 
-def gather_material(
+def labelled_data(
     dataset: Dataset,
     source: str,
     statistics: Statistics,
@@ -89,7 +94,7 @@ def gather_material(
     device: torch.device,
     progress: Progress,
     centre: float = 1.0,
-) -> Material:
+) -> EvaluationData:
     """The labelled images of a data set, or a UserError that says what is missing."""
     train, test = dataset.train, dataset.test
     if not train.labelled or test is None or not test.labelled:
@@ -106,7 +111,7 @@ def gather_material(
     classes = max(len(dataset.class_names), int(train.labels.max()) + 1, int(test.labels.max()) + 1)
     if len(np.unique(train.labels)) < 2:
         raise UserError(f"{source} has a single class, which any encoder knows; evaluate on other data with --data")
-    return Material(train, test, rows, statistics, image_size, crop_min, classes, device, progress, centre)
+    return EvaluationData(train, test, rows, statistics, image_size, crop_min, classes, device, progress, centre)
 
 
 def labelled(split: Split) -> tuple[Split, np.ndarray]:

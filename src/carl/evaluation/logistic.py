@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from carl.errors import UserError
-from carl.evaluation.metrics import Accuracy, Array, measure_accuracy
+from carl.evaluation.accuracy import Accuracy, Array, measure_accuracy
 
 # Of the mean loss, strongest first. With N = 50,000 this is C of scikit-learn from 2e-5 to 20.
 PENALTIES: tuple[float, ...] = tuple(10 ** (-exponent / 2) for exponent in range(13))  # 1 to 1e-6

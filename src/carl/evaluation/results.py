@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
-FULL_EPOCHS = {"linear": 100, "transfer": 50, "semi": 50, "finetune": 50}  # evaluation/protocols.py's, without torch
-TITLES = {"knn": "kNN", "linear": "linear", "linear-cached": "linear", "semi": "fine-tuned", "finetune": "fine-tuned"}
-ORDER = ("linear", "linear-cached", "knn", "probe", "finetune", "semi", "transfer", "cluster")  # what says most first
-CENTRES = {"linear": 0.875, "linear-cached": 0.875, "transfer": 0.875}  # the part of each side that is seen; others all
-# Names of safetensors' number types in torch, which the hash of the weights holds (evaluation/target.py).
-TORCH_TYPES = {
-    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
-    "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
-}  # fmt: skip
+from carl.evaluation.protocols import PROTOCOLS
+from carl.records.metrics import is_number
+from carl.records.run_directory import kept_epoch
+
+PROBE = "probe"  # stands where scores of result files have their protocol
 
 
 @dataclass(frozen=True)
-class Subject:
+class RunIdentity:
     """What scores have to be of to stand for a run: its last weights, and the images it was trained on."""
 
     encoder_hash: str  # of encoder.safetensors
@@ -32,8 +25,8 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A score of an encoder, with how it was measured."""
+class Score:
+    """A figure of an encoder, with how it was measured."""
 
     protocol: str  # as on the command line, or probe
     title: str  # kNN, offline
@@ -74,53 +67,79 @@ class Measure:
         """Scores with the same identity may be compared."""
         return self.title, self.name, self.shortened, self.images, self.values
 
+    @property
+    def is_headline(self) -> bool:
+        """Whether it is a figure that can stand for an encoder."""
+        if self.protocol == PROBE:
+            return True
+        known = PROTOCOLS.get(self.protocol)
+        return known is not None and known.headline != "" and self.name == _figure_name(known.headline)
 
-def read_measures(results: Iterable[dict[str, Any]], subject: Subject) -> list[Measure]:
+    @property
+    def place(self) -> float:
+        """Lower for protocols that say more of an encoder; the probe is a small kNN and comes after it."""
+        names = list(PROTOCOLS)
+        if self.protocol == PROBE:
+            return names.index("knn") + 0.5
+        return names.index(self.protocol) if self.protocol in PROTOCOLS else len(names)
+
+
+def read_scores(results: Iterable[dict[str, Any]], run: RunIdentity) -> list[Score]:
     """The scores of trained weights in result files, in order."""
-    return in_order(measure for result in results for measure in _measures(result, subject))
+    return in_order(score for result in results for score in _scores(result, run))
 
 
-def in_order(measures: Iterable[Measure]) -> list[Measure]:
+def in_order(scores: Iterable[Score]) -> list[Score]:
     """Scores that stand for the run come first, and of them those that say most of an encoder."""
-    place = {protocol: number for number, protocol in enumerate(ORDER)}
-    return sorted(measures, key=lambda measure: (len(measure.asides), place.get(measure.protocol, len(place))))
+    return sorted(scores, key=lambda score: (len(score.asides), score.place))
 
 
-def _measures(result: dict[str, Any], subject: Subject) -> list[Measure]:
+def most_telling(scores: Sequence[Score]) -> Score | None:
+    """The one that says most of an encoder, if one of them can stand for it."""
+    return min((score for score in scores if score.is_headline), key=lambda score: score.place, default=None)
+
+
+def _scores(result: dict[str, Any], run: RunIdentity) -> list[Score]:
     protocol, how = str(result.get("protocol", "evaluation")), str(result.get("kind", ""))
-    trained, random = _scores(result, "trained"), _scores(result, "random")
+    trained, random = _figures(result, "trained"), _figures(result, "random")
     values = result.get("hyperparameters")
     values = values if isinstance(values, dict) else {}
-    centre = centre_of(result)
-    conditions = {"train_images": result.get("train_images"), "held_out": result.get("held_out"), "centre": centre}
-    if protocol in FULL_EPOCHS:  # trained on random crops
-        conditions["crop_min"] = result.get("crop_min")
     source, fingerprint = str(result.get("data", "")), str(result.get("data_fingerprint") or "")
-    known = fingerprint and subject.fingerprint
+    known = fingerprint and run.fingerprint
     found = []
     for name, entry in trained.items():
         value, spread = _mean_and_spread(entry)
         if value is None:
             continue
         found.append(
-            Measure(
+            Score(
                 protocol=protocol,
                 title=_title(protocol, how, values),
-                name=f"k = {name}" if str(name).isdigit() else str(name),
+                name=_figure_name(str(name)),
                 how=how + _rates(values),
                 data=Path(source).name,
                 value=value,
                 random=_mean_and_spread(random.get(name))[0],
                 spread=spread,
                 images=fingerprint or source,
-                values=json.dumps(values | conditions, sort_keys=True),
-                encoder=_other_weights(result, subject.encoder_hash),
+                values=json.dumps(values | _conditions(protocol, result), sort_keys=True),
+                encoder=_other_weights(result, run.encoder_hash),
                 shortened=_shortened(protocol, result.get("epochs")),
-                seen=_seen(protocol, centre, result.get("held_out")),
-                own_data=fingerprint == subject.fingerprint if known else source == subject.source,
+                seen=_seen(protocol, centre_of(result), result.get("held_out")),
+                own_data=fingerprint == run.fingerprint if known else source == run.source,
             )
         )
     return found
+
+
+def _figure_name(name: str) -> str:
+    return f"k = {name}" if name.isdigit() else name
+
+
+def _conditions(protocol: str, result: dict[str, Any]) -> dict[str, Any]:
+    """What else must be the same for two scores to be compared."""
+    found = {name: result.get(name) for name in ("train_images", "held_out")} | {"centre": centre_of(result)}
+    return found if _usual_epochs(protocol) is None else found | {"crop_min": result.get("crop_min")}
 
 
 def centre_of(result: dict[str, Any]) -> float:
@@ -129,16 +148,20 @@ def centre_of(result: dict[str, Any]) -> float:
     return centre if is_number(centre) and centre else 1.0
 
 
-def _scores(result: dict[str, Any], which: str) -> dict[str, Any]:
+def _figures(result: dict[str, Any], which: str) -> dict[str, Any]:
     accuracy = result.get("accuracy")
     found = accuracy.get(which) if isinstance(accuracy, dict) else None
     return found if isinstance(found, dict) else {}
 
 
 def _title(protocol: str, how: str, values: dict[str, Any]) -> str:
-    title = ", ".join(part for part in (TITLES.get(protocol, protocol), how.partition(":")[0]) if part)
+    known = PROTOCOLS.get(protocol)
+    name = known.title if known is not None else protocol
+    title = ", ".join(part for part in (name, how.partition(":")[0]) if part)
     fraction = values.get("fraction")
-    return f"{title}, {100 * fraction:g}% of the labels" if is_number(fraction) and protocol == "semi" else title
+    if known is not None and known.fractions and is_number(fraction):
+        title += f", {100 * fraction:g}% of the labels"
+    return title
 
 
 def _rates(values: dict[str, Any]) -> str:
@@ -152,20 +175,26 @@ def _other_weights(result: dict[str, Any], encoder_hash: str) -> str:
     """Whose weights were measured, where they are not those that the run ended with."""
     if result.get("encoder_hash") == encoder_hash:
         return ""
-    epoch = re.search(r"epoch-(\d+)\.safetensors$", str(result.get("target", "")))
-    return f"weights of epoch {int(epoch[1])}" if epoch else "other weights than the run's last"
+    epoch = kept_epoch(str(result.get("target", "")))
+    return "other weights than the run's last" if epoch is None else f"weights of epoch {epoch}"
+
+
+def _usual_epochs(protocol: str) -> int | None:
+    known = PROTOCOLS.get(protocol)
+    return None if known is None else known.epochs
 
 
 def _shortened(protocol: str, epochs: object) -> str:
-    full = FULL_EPOCHS.get(protocol)
+    full = _usual_epochs(protocol)
     return "" if full is None or not is_number(epochs) or epochs == full else f"{epochs} of {full} epochs"
 
 
 def _seen(protocol: str, centre: float, held_out: object) -> str:
     """What images were judged, where they are not the test images as the protocol sees them."""
+    known = PROTOCOLS.get(protocol)
+    usual = 1.0 if known is None else known.centre
     part = "whole images" if centre == 1 else f"the central {100 * centre:g}%"
-    parts = [part] if centre != CENTRES.get(protocol, 1.0) else []
-    return ", ".join([*parts, *(["held-out images"] if held_out else [])])
+    return ", ".join([*([part] if centre != usual else []), *(["held-out images"] if held_out else [])])
 
 
 def _mean_and_spread(entry: Any) -> tuple[float | None, float | None]:
@@ -174,25 +203,3 @@ def _mean_and_spread(entry: Any) -> tuple[float | None, float | None]:
         mean, spread = entry.get("mean"), entry.get("std")
         return (float(mean) if is_number(mean) else None), (float(spread) if is_number(spread) else None)
     return (float(entry) if is_number(entry) else None), None
-
-
-def is_number(value: object) -> TypeGuard[float]:
-    """A finite number; a metric may be NaN in a run that went wrong."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def file_hash(path: Path) -> str:
-    """As `weights_hash` of evaluation/target.py for the encoder in this file; "" if it is missing or damaged."""
-    digest = hashlib.sha256()
-    try:
-        content = memoryview(path.read_bytes())
-        start = 8 + int.from_bytes(content[:8], "little")
-        entries = json.loads(bytes(content[8:start]))
-        entries.pop("__metadata__", None)
-        for key, entry in sorted(entries.items()):
-            first, last = entry["data_offsets"]
-            digest.update(f"{key} torch.{TORCH_TYPES[entry['dtype']]} {tuple(entry['shape'])}".encode())
-            digest.update(content[start + first : start + last])
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return ""
-    return digest.hexdigest()

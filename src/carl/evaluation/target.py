@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +14,12 @@ from carl.config import Config, Layer, ModelConfig, merge, resolve
 from carl.data.dataset import Dataset, Statistics
 from carl.data.facts import DataFacts
 from carl.errors import UserError
+from carl.evaluation.protocols import EvaluationRequest
 from carl.methods import Method, find_method
-from carl.methods.build import load_data_for, random_encoder, with_absolute_paths, without_init
+from carl.methods.build import load_data_for, random_encoder, read_config, with_absolute_paths, without_init
 from carl.models.encoders import build_encoder, load_weights, read_weights
-from carl.records.run_directory import DataRecord, RunDirectory, check_finite, read_weights_into
+from carl.models.weights import check_finite, read_weights_into, weights_hash
+from carl.records.run_directory import DataRecord, RunDirectory
 
 RANDOM = "random"
 DEVICE = ("train", "device")
@@ -52,54 +53,46 @@ class Target:
         return f"{self.weights.stem}-{encoder_hash[:8]}"  # many files are called encoder.safetensors
 
 
-def find_target(name: str, data: str | None, backbone: str | None, layer: Layer) -> Target:
+def find_target(request: EvaluationRequest) -> Target:
     """The target that the user named, with the data to evaluate it on in its configuration."""
-    path = Path(name)
-    run = None if name == RANDOM and not (path / "config.toml").is_file() else _run_of(path)
+    path = Path(request.target)
+    is_random = request.target == RANDOM and not RunDirectory(path).exists
+    run = None if is_random else RunDirectory.containing(path)
     if run is not None:
-        return _target_in_run(name, run, path, data, backbone, layer)
-    if name != RANDOM and (path.is_dir() or not path.exists()):
+        return _target_in_run(request, run)
+    if not is_random and (path.is_dir() or not path.exists()):
         RunDirectory.open(path)  # says what is wrong with it
-    if data is None:
-        raise UserError(f"{name} says nothing of its data; give --data, for example --data cifar10")
-    given: Layer = {"data": {"source": data}, "model": {} if backbone is None else {"backbone": backbone}}
-    config = resolve([with_absolute_paths(merge([given, layer]))], find_method("carl").Options)
-    weights = None if name == RANDOM else path
-    if weights is not None:
-        config = _with_fitting_stem(config, weights)
-    return Target(name, config, None, weights, None)
+    if request.data is None:
+        raise UserError(f"{request.target} says nothing of its data; give --data, for example --data cifar10")
+    model = {} if request.backbone is None else {"backbone": request.backbone}
+    given: Layer = {"data": {"source": request.data}, "model": model}
+    config = resolve([with_absolute_paths(merge([given, request.settings]))], find_method("carl").Options)
+    if is_random:
+        return Target(request.target, config, None, None, None)
+    return Target(request.target, _with_fitting_stem(config, path), None, path, None)
 
 
-def _run_of(path: Path) -> RunDirectory | None:
-    """The run that `path` is, or lies in: RUN, RUN/encoder.safetensors, RUN/encoders/epoch-0100.safetensors."""
-    folder = path
-    if path.is_file() and path.suffix == ".safetensors":
-        folder = path.parent.parent if path.parent.name == "encoders" else path.parent
-    return RunDirectory(folder) if (folder / "config.toml").is_file() else None
-
-
-def _target_in_run(
-    name: str, run: RunDirectory, path: Path, data: str | None, backbone: str | None, layer: Layer
-) -> Target:
-    config = run.read_config()
-    if backbone is not None and backbone != config.model.backbone:
-        raise UserError(f"--backbone {backbone} is not that of {run.path}, {config.model.backbone}; leave it out")
-    fixed = [f"{s}.{key}" for s, values in layer.items() for key in values if s != "data" and (s, key) != DEVICE]
+def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
+    config, path, settings = read_config(run), Path(request.target), request.settings
+    if request.backbone is not None and request.backbone != config.model.backbone:
+        raise UserError(
+            f"--backbone {request.backbone} is not that of {run.path}, {config.model.backbone}; leave it out"
+        )
+    fixed = [f"{s}.{key}" for s, values in settings.items() for key in values if s != "data" and (s, key) != DEVICE]
     if fixed:
         raise UserError(
             f"--set {fixed[0]}: the run's own value holds; of a run only data.* and train.device may change"
         )
     # What a run limits its training to says nothing of other data, and it may have been trained elsewhere.
-    elsewhere = {"source": data, "limit": None, "held_out": 0, "root": None, "views_from": "auto"}
-    other: Layer = {} if data is None else {"data": elsewhere}
+    elsewhere = {"source": request.data, "limit": None, "held_out": 0, "root": None, "views_from": "auto"}
+    other: Layer = {} if request.data is None else {"data": elsewhere}
     anywhere: Layer = {"train": {"device": "auto"}}
-    merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, layer])
+    merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, settings])
     config = resolve([merged], find_method(config.method.name).Options)
     weights = run.encoder_file if path.is_dir() else path
     if not weights.is_file():
         raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
-    kept = weights.with_name(f"{weights.stem}-head.safetensors")
-    return Target(name, config, run, weights, run.head_file if weights.name == run.encoder_file.name else kept)
+    return Target(request.target, config, run, weights, run.head_of(weights))
 
 
 def _with_fitting_stem(config: Config, weights: Path) -> Config:
@@ -119,9 +112,9 @@ def statistics_for(target: Target, dataset: Dataset) -> tuple[Statistics, str]:
     """The normalisation that the encoder was trained with, and in words whose it is."""
     record, whose = own_record(target), "of the run's training images"
     if record is not None:
-        return record.statistics, whose
+        return Statistics(record.mean, record.std), whose
     if target.run is not None:  # from before runs wrote data.json
-        return load_data_for(target.run.read_config()).statistics, whose
+        return load_data_for(read_config(target.run)).statistics, whose
     return dataset.statistics, "of the evaluated data's training images"
 
 
@@ -151,19 +144,10 @@ def load_method(target: Target, facts: DataFacts, device: torch.device) -> Metho
         return None
     record = own_record(target)
     config = without_init(target.config)
-    method = find_method(config.method.name)(config, facts if record is None else record.facts)
+    method = find_method(config.method.name)(config, facts if record is None else DataFacts.recorded(record))
     load_weights(method.encoder, target.weights)
     read_weights_into(target.head, method.head)
     return method.to(device)
-
-
-def weights_hash(module: nn.Module) -> str:
-    """SHA-256 of all weights and of the batch-norm statistics, with their names."""
-    digest = hashlib.sha256()
-    for key, value in sorted(module.state_dict().items()):
-        digest.update(f"{key} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 @contextmanager

@@ -8,13 +8,25 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from carl.config import Config, Layer, merge
+from carl.config import Config, Layer, merge, resolve
 from carl.data.configured import load_data
 from carl.data.dataset import Dataset
 from carl.data.facts import DataFacts
 from carl.data.open import absolute_source
+from carl.errors import UserError
 from carl.memory import keep_freed_memory
 from carl.methods import Method, find_method
+from carl.records.run_directory import RunDirectory
+
+
+def read_config(run: RunDirectory) -> Config:
+    """The configuration of a run, with the options of its method."""
+    layer = run.read_layer()
+    name = str(layer.get("method", {}).get("name", "carl"))
+    try:
+        return resolve([layer], find_method(name).Options)
+    except UserError as error:
+        raise UserError(f"{run.config_file}: {error}") from None
 
 
 def load_data_for(config: Config) -> Dataset:

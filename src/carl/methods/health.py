@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl.errors import UserError
+from carl.records.prototypes import DEAD, NEAR_DUPLICATE
 
-NEAR_DUPLICATE = 0.95  # cosine of two prototypes from which on they count as one
 EARLY = 3  # epochs in which flat assignments are no sign of anything
 TOO_EARLY = "too early"
 CONSTANT = 0.05  # spread of unit embeddings below which they are all the same; 1 fills the sphere
@@ -56,7 +56,7 @@ def measure_health(log_p: Tensor, log_q: Tensor, prototypes: Tensor | None = Non
         images=len(log_p),
         used=int((sizes > 0).sum()),
         covering=min(count, int((shares.cumsum(0) < COVERAGE - 1e-9).sum()) + 1),
-        dead=int(((sizes == 0) & (mean < 0.1 / count)).sum()),
+        dead=int(((sizes == 0) & (mean < DEAD / count)).sum()),
         duplicates=0 if prototypes is None else count_duplicates(prototypes),
         largest=shares[0].item(),
         heaviest=mean.max().item(),

@@ -1,10 +1,18 @@
-"""What gallery.npz must hold for a page to be drawn from it: each array of its kind and shape, all numbers in range."""
+"""gallery.npz: what it must hold for a page to be drawn from it, each array of its kind and shape, numbers in range."""
 
 from __future__ import annotations
 
+import zipfile
+
 import numpy as np
 
+from carl.errors import UserError
+from carl.records.run_directory import RunDirectory
+
 Gallery = dict[str, np.ndarray]
+
+GALLERY_FORMAT = 2  # written by training/gallery.py; the only one that is read
+LARGEST_GALLERY = 2**30  # bytes; the thumbnails of the most images that it holds take 70 MB, their embeddings 40
 
 WHOLE, REAL, PIXELS, TEXT = "i", "f", "u", "U"  # kinds of NumPy
 # Shapes by letter: N images, V of them with views, K groups, J neighbours, D features, B best of a group, C classes,
@@ -44,6 +52,32 @@ BELOW = {
 # must be under the 16,383 pixels of WebP.
 MOST = {"N": 100_000, "D": 16_384, "K": 1_000_000, "V": 32, "U": 32, "H": 256, "W": 256, "Y": 256, "X": 256}
 MOST_CLASSES = 65_536  # as of any data set
+
+
+def remake_command(run: RunDirectory) -> str:
+    """What makes a gallery that a run does not have."""
+    return f"carl pretrain --resume {run.quoted} --set log.report=true"
+
+
+def read_gallery(run: RunDirectory) -> Gallery | None:
+    """The arrays of a run's gallery, checked; None if they are of another format."""
+    file = run.gallery_file
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST_GALLERY:
+            raise ValueError(f"{size} bytes unpacked, and at most {LARGEST_GALLERY} are read")
+        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
+            gallery = {name: arrays[name] for name in arrays.files}
+        if int(gallery.get("format", np.zeros(()))) != GALLERY_FORMAT:
+            return None
+        check_gallery(gallery)
+    except Exception as error:  # a damaged archive fails in many ways: zip, zlib, header, pickled content
+        raise UserError(
+            f"{file} cannot be read ({' '.join(str(error).split()[:12])}); delete it and make it again: "
+            f"{remake_command(run)}"
+        ) from None
+    return gallery
 
 
 def check_gallery(gallery: Gallery) -> None:

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import platform
-import subprocess
-import sys
-from collections.abc import Iterator, Mapping
+import re
+import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import TypeAdapter
-from safetensors.torch import load_file, save
-from torch import Tensor, nn
 
 from carl import files
-from carl.config import Config, read_toml, resolve, to_toml
-from carl.data.dataset import Dataset, Statistics
-from carl.data.facts import DataFacts
+from carl.config import Config, read_toml, to_toml
 from carl.errors import UserError
-from carl.methods import find_method
+from carl.records.environment import Hardware, environment
 
-JOB_LOCK = ".job.lock"  # of `carl compare` and `carl reproduce`, which also measure
-FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
+RUN_FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
+JOB_LOCK = ".job.lock"  # held by `carl compare` and `carl reproduce`, which also measure
 
 
 @dataclass(frozen=True)
@@ -46,22 +38,6 @@ class DataRecord:
     class_names: tuple[str, ...]
     fingerprint: str
 
-    @classmethod
-    def of(cls, dataset: Dataset, facts: DataFacts) -> DataRecord:
-        images, statistics = dataset.pretraining.images, dataset.statistics
-        return cls(
-            name=facts.name,
-            images=facts.images,
-            channels=facts.channels,
-            height=images.height,
-            width=images.width,
-            image_size=facts.image_size,
-            mean=statistics.mean,
-            std=statistics.std,
-            class_names=dataset.class_names,
-            fingerprint=dataset.fingerprint,
-        )
-
     def check(self) -> None:
         """Raise a ValueError for what no data set can have."""
         sides = (self.images, self.channels, self.height, self.width, self.image_size)
@@ -69,14 +45,6 @@ class DataRecord:
             raise ValueError("sizes, or numbers of channels, that do not go together")
         if not all(map(math.isfinite, (*self.mean, *self.std))) or min(self.std) <= 0:
             raise ValueError(f"mean {self.mean} and std {self.std}")
-
-    @property
-    def facts(self) -> DataFacts:
-        return DataFacts(self.name, self.images, self.channels, self.image_size, len(self.class_names))
-
-    @property
-    def statistics(self) -> Statistics:
-        return Statistics(self.mean, self.std)
 
 
 class RunDirectory:
@@ -93,33 +61,56 @@ class RunDirectory:
         self.checkpoint_file = path / "checkpoint.pt"
         self.gallery_file = path / "gallery.npz"
         self.results = path / "results"
+        self.kept_encoders = path / "encoders"
         self.lock_file = path / ".lock"
 
     @classmethod
-    def create(cls, path: Path, config: Config, device: torch.device, command: list[str]) -> RunDirectory:
+    def create(cls, path: Path, config: Config, hardware: Hardware, command: Sequence[str]) -> RunDirectory:
         """A new run; refuses a directory that already holds anything."""
         cls.check_free(path)
         run = cls(path)
+        about = {"format": RUN_FORMAT, **environment(command, config.train.seed, hardware)}
         try:
             path.mkdir(parents=True, exist_ok=True)
             with run.locked():
                 cls.check_free(path)  # another may have been faster
-                files.write_json(run.environment_file, environment(command, device, config.train.seed))
-                files.write_text(run.config_file, to_toml(config))  # last: with it the directory is a run
+                files.write_json(run.environment_file, about)
+                run.write_config(config)  # last: with it the directory is a run
         except OSError as error:
             raise UserError(f"cannot make run directory {path}: {error.strerror}; choose another --out") from None
         return run
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
-        if not (path / "config.toml").is_file():
-            what = "is not a run directory (it has no config.toml)" if path.exists() else "does not exist"
-            raise UserError(f"{path} {what}; give the directory that `carl pretrain` printed")
-        return cls(path)
+        run = cls(path)
+        if not run.exists:
+            why = "it has no config.toml" if path.exists() else "it does not exist"
+            raise UserError(f"{path} is not a run directory ({why}); give the directory that `carl pretrain` printed")
+        return run
+
+    @classmethod
+    def containing(cls, path: Path) -> RunDirectory | None:
+        """The run that `path` is or lies in: RUN, RUN/encoder.safetensors, RUN/encoders/epoch-0100.safetensors."""
+        folder = path
+        if path.is_file() and path.suffix == ".safetensors":
+            folder = path.parent
+            if folder.name == cls(folder.parent).kept_encoders.name:
+                folder = folder.parent
+        run = cls(folder)
+        return run if run.exists else None
+
+    @property
+    def exists(self) -> bool:
+        return self.config_file.is_file()
+
+    @property
+    def quoted(self) -> str:
+        """The directory as a word of a command."""
+        return shlex.quote(str(self.path))
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Refuse a place that holds anything but what a process left that was killed while it made the directory."""
+        """Refuse a place that holds anything, except what a process left that was killed while it made the run."""
         if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
             raise UserError(
                 f"run directory {path} exists; choose another --out, or go on with `carl pretrain --resume {path}`"
@@ -138,25 +129,27 @@ class RunDirectory:
 
     def check_format(self) -> None:
         """Refuse a directory that a later version of carl has written; those before wrote no other format."""
-        found = read_environment(self.environment_file).get("format", FORMAT)
-        if found != FORMAT:
+        found = self.read_environment().get("format", RUN_FORMAT)
+        if found != RUN_FORMAT:
             raise UserError(
-                f"{self.path} has format {found!r} and this version of carl reads format {FORMAT}; use the version "
+                f"{self.path} has format {found!r} and this version of carl reads format {RUN_FORMAT}; use the version "
                 f"that wrote it ({self.environment_file.name} names it)"
             )
 
-    def read_config(self) -> Config:
+    def read_layer(self) -> dict[str, dict[str, Any]]:
+        """The values in config.toml, not validated: `carl.methods.build.read_config` does that."""
         self.check_format()
         layer = read_toml(self.config_file)
-        method = layer.get("method")
-        name = str(method.get("name", "carl")) if isinstance(method, dict) else "carl"
-        try:
-            return resolve([layer], find_method(name).Options)
-        except UserError as error:
-            raise UserError(f"{self.config_file}: {error}") from None
+        if not all(isinstance(section, dict) for section in layer.values()):
+            raise UserError(f"{self.config_file} is not of a run, it holds values outside of sections; restore it")
+        return layer
 
     def write_config(self, config: Config) -> None:
         files.write_text(self.config_file, to_toml(config))
+
+    def read_environment(self) -> dict[str, Any]:
+        """What environment.json holds; {} where there is none."""
+        return read_json_object(self.environment_file)
 
     def write_data(self, record: DataRecord) -> None:
         files.write_json(self.data_file, asdict(record))
@@ -175,14 +168,21 @@ class RunDirectory:
             ) from None
         return record
 
-    def save_weights(self, encoder: nn.Module, head: nn.Module) -> None:
-        write_weights(self.encoder_file, encoder)
-        write_weights(self.head_file, head)
+    def kept_encoder(self, epoch: int) -> Path:
+        """A copy of the encoder that later epochs do not overwrite."""
+        return self.kept_encoders / f"epoch-{epoch:04d}.safetensors"
 
-    def keep_encoder(self, encoder: nn.Module, head: nn.Module, epoch: int) -> None:
-        """A copy that later epochs do not overwrite: encoders/epoch-0100.safetensors and its head."""
-        write_weights(self.path / "encoders" / f"epoch-{epoch:04d}.safetensors", encoder)
-        write_weights(self.path / "encoders" / f"epoch-{epoch:04d}-head.safetensors", head)
+    def head_of(self, encoder: Path) -> Path:
+        """Where the projection head and the prototypes are that were saved with an encoder of this run."""
+        if encoder.name == self.encoder_file.name:
+            return self.head_file
+        return encoder.with_name(f"{encoder.stem}-head.safetensors")
+
+
+def kept_epoch(encoder: str) -> int | None:
+    """The epoch that an encoder was kept of, by the name of its file; None for any other."""
+    found = re.search(r"epoch-(\d+)\.safetensors$", encoder)
+    return int(found[1]) if found else None
 
 
 def free_name(folder: Path, name: str) -> Path:
@@ -193,91 +193,28 @@ def free_name(folder: Path, name: str) -> Path:
     return path
 
 
-def write_weights(path: Path, module: nn.Module) -> None:
-    state: Mapping[str, Tensor] = module.state_dict()
-    with files.atomic_writer(path) as file:
-        file.write(save({key: value.detach().cpu().contiguous() for key, value in state.items()}))
-
-
-def read_weights_into(path: Path, module: nn.Module) -> None:
-    try:
-        module.load_state_dict(load_file(path))
-    except Exception as error:  # a damaged file and a foreign one differ only in their message
-        reason = " ".join(str(error).split()[:30]) or "unreadable"
-        raise UserError(f"{path} does not fit this run: {reason}; restore the file or train again") from None
-    check_finite(path, module)
-
-
-def check_finite(path: Path, module: nn.Module) -> None:
-    """Weights that are not finite give no features, whatever reads them."""
-    bad = next((key for key, value in module.state_dict().items() if not bool(value.isfinite().all())), None)
-    if bad is not None:
-        raise UserError(f"{path} holds values that are not finite (in {bad}); restore the file or train again")
-
-
-def read_environment(path: Path) -> dict[str, Any]:
-    """What environment.json holds; {} where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+def read_json_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; {} where there is no file, or something else in it."""
+    if not path.is_file():
         return {}
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"), parse_int=_whole_number)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is damaged ({error}); delete or restore it") from None
-    return found if isinstance(found, dict) else {}
+        raise UserError(f"{path} is not valid JSON ({error}); delete or restore it") from None
+    return value if isinstance(value, dict) else {}
+
+
+def _whole_number(digits: str) -> int:
+    if len(digits) > 300:  # more than a float can be
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits)
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a file is of those that are there before config.toml makes a directory a run."""
+    """Whether a file is one of those that are there before config.toml makes a directory a run."""
     if path.name == "environment.json":
-        return "format" in read_environment(path)
-    # job.json: what `carl compare` and `carl reproduce` write of a run that could not start.
+        return "format" in read_json_object(path)
+    # job.json: what `carl compare` and `carl reproduce` write about a run that could not start.
     return path.name in (".lock", JOB_LOCK, "job.json") or (
         path.name.startswith(".") and path.name.endswith(files.PARTIAL)
     )
-
-
-def environment(command: list[str], device: torch.device, seed: int) -> dict[str, Any]:
-    """Where and with what a run was made."""
-    packages = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
-    return {
-        "format": FORMAT,
-        "command": command,
-        "device": str(device),
-        "seed": seed,
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "processor": processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "packages": {name: _version(name) for name in packages},
-        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "git_revision": _git_revision(),
-        "executable": sys.executable,
-    }
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _git_revision() -> str | None:
-    """Revision of the source this package runs from, None for an installed copy."""
-    here = Path(__file__).resolve().parent
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()

@@ -8,18 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from carl.evaluation.results import Measure
+from carl.evaluation.results import Score, most_telling
 from carl.reporting.run_reader import Run
-from carl.reporting.verdict import (
-    PREFERRED,
-    Verdict,
-    duration,
-    headline,
-    judge,
-    measures,
-    most_telling,
-    training_seconds,
-)
+from carl.reporting.verdict import Verdict, duration, headline, judge, scores, training_seconds
 
 SAME_FOR_READERS = {"log", "probe"}  # sections that have no say in the weights
 MOST_TOGETHER = 8  # runs whose images are laid beside each other: as many as there are colours, under 15 MB a page
@@ -31,10 +22,10 @@ class Row:
 
     place: int  # among the runs as given: its colour
     run: Run
-    score: Measure | None
+    score: Score | None
     verdict: Verdict
     time: str
-    others: list[Measure]  # those that say most
+    others: list[Score]  # those that say most
 
 
 def ranking(runs: Sequence[Run]) -> tuple[list[Row], str]:
@@ -42,23 +33,22 @@ def ranking(runs: Sequence[Run]) -> tuple[list[Row], str]:
     shared = shared_score(runs)
     rows = []
     for place, run in enumerate(runs):
-        found = [m for m in measures(run) if m.comparable]
-        score = next((m for m in found if m.identity == shared.identity), None) if shared else headline(run)
+        found = [score for score in scores(run) if score.comparable]
+        score = next((s for s in found if s.identity == shared.identity), None) if shared else headline(run)
         seconds, measured = training_seconds(run)
         time = ("" if measured else "about ") + duration(seconds) if seconds else "?"
-        known = [m for m in found if {(m.protocol, m.name), (m.protocol, "")} & {*PREFERRED}]
-        others = [m for m in known if score is None or m.identity != score.identity]
+        others = [s for s in found if s.is_headline and (score is None or s.identity != score.identity)]
         rows.append(Row(place, run, score, judge(run), time, others))
     if shared is not None:  # else there is no better and worse: they stay as given
         rows.sort(key=lambda row: -row.score.value if row.score else 1.0)
     return rows, "" if shared is None else shared.label + ("" if shared.own_data else f", on {shared.data}")
 
 
-def shared_score(runs: Sequence[Run]) -> Measure | None:
+def shared_score(runs: Sequence[Run]) -> Score | None:
     """The score that says most of those that every run has, by the same protocol on the same images."""
-    common = set.intersection(*({m.identity for m in measures(run) if m.comparable} for run in runs))
-    candidates = [m for m in measures(runs[0]) if m.comparable and m.identity in common]
-    own = [m for m in candidates if m.own_data]
+    common = set.intersection(*({s.identity for s in scores(run) if s.comparable} for run in runs))
+    candidates = [s for s in scores(runs[0]) if s.comparable and s.identity in common]
+    own = [s for s in candidates if s.own_data]
     return most_telling(own) or most_telling(candidates) or next(iter(candidates), None)
 
 

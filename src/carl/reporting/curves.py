@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from carl.evaluation.results import is_number
-from carl.reporting.run_reader import Record, Run
+from carl.records.metrics import Record, is_number
+from carl.reporting.run_reader import Run
 
 LOSS, LEARNED, PROTOTYPES, SCHEDULE, MORE = (
     "Loss", "What was learned", "Prototypes", "Schedule and speed", "More figures",

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from carl.records.gallery import Gallery
+from carl.records.prototypes import DEAD, NEAR_DUPLICATE
 from carl.reporting.projections import PROJECTIONS, map_places
 
-NEAR_DUPLICATE_GROUPS = 0.95  # cosine of two prototypes, as in methods/health.py
-DEAD = 0.1  # a prototype is dead if nobody chooses it and its mean probability is under this part of 1/K (health.py)
 # Two images are near-duplicates if they are alike to the encoder (cosine of whitened embeddings) and coarsely in their
 # pixels (correlation at 8 x 8). Ours, by looking: among CIFAR-10's first 4,000 images there are 7 such pairs, all the
 # same picture; the cosine alone, of an encoder of 12 epochs, mixes them with pairs that merely look alike.
@@ -170,7 +169,7 @@ def _marks(gallery: Gallery, number: int, size: int) -> list[dict[str, Any]]:
     if not size:
         dead = prototypes and gallery["group_mean"][number] < DEAD / len(gallery["group_mean"])
         marks.append({"kind": "dead" if dead else "empty"})
-    if gallery["group_cosine"][number] > NEAR_DUPLICATE_GROUPS:
+    if gallery["group_cosine"][number] > NEAR_DUPLICATE:
         marks.append({"kind": "near-duplicate", "of": int(gallery["group_twin"][number])})
     return marks
 

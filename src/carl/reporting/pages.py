@@ -23,7 +23,7 @@ from carl.reporting.gallery_page import average_purity, compared_data, gallery_d
 from carl.reporting.pictures import thumbnail_sheets, view_picture
 from carl.reporting.projections import PROJECTIONS
 from carl.reporting.run_reader import Run, read_runs
-from carl.reporting.verdict import facts, judge, measures, tiles
+from carl.reporting.verdict import facts, judge, scores, tiles
 
 DATA_BYTES = 12_800_000  # of all data in a page with its images, which leaves 2 MB of the 15 for the rest
 # Other letters stay as they are, as escapes those outside of ASCII would take six bytes each; these could end the
@@ -45,7 +45,7 @@ def write_report(run: Path, output: Path | None = None, projection: str = "pca")
         verdict=judge(found),
         tiles=tiles(found),
         facts=facts(found),
-        measures=measures(found),
+        scores=scores(found),
         purity=average_purity(gallery),
         views=view_picture(gallery["thumbnails"][gallery["view_places"]], gallery["views"]) if gallery else None,
         command=shlex.join([Path(command[0]).name, *command[1:]]) if command else "",

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from carl.evaluation.results import Measure, in_order, is_number, read_measures
+from carl.evaluation.results import PROBE, Score, in_order, most_telling, read_scores
+from carl.records.metrics import is_number
 from carl.reporting.run_reader import Run
 
 TONES = {"healthy": "good", "partly collapsed": "warn", "collapsed": "bad", "stopped early": "warn"}
 NOTHING_LEARNED = 1.0  # points over random weights under which nothing was learned that counts; ours
 STILL_RISING = 1.0  # points of kNN over the last quarter of a run from which on longer training is advised; ours
-# Scores by how much they say of an encoder: the one that stands for a run is the first of these that it has.
-PREFERRED = (("linear", "top-1"), ("linear-cached", "top-1"), ("knn", "k = 20"), ("probe", ""))
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,11 @@ def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
     if run.finished and rise is not None and rise >= STILL_RISING and is_number(epochs):
         advice = f"The kNN accuracy still rose by {rise:.1f} points in the last quarter of the run. Train longer:"
         steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {2 * int(epochs)}"))
-    if run.finished and "knn" in last and not any(m.protocol != "probe" and m.comparable for m in measures(run)):
+    if (
+        run.finished
+        and "knn" in last
+        and not any(score.protocol != PROBE and score.comparable for score in scores(run))
+    ):
         steps.append(Step("Measure it on all the data, and compare it with random weights:", f"carl eval {run.quoted}"))
     return steps
 
@@ -144,7 +146,7 @@ def tiles(run: Run) -> list[Tile]:
     return shown
 
 
-def _gain_note(run: Run, best: Measure) -> str:
+def _gain_note(run: Run, best: Score) -> str:
     """How far the score, or the next that random weights have too, is over theirs."""
     other = headline(run, beside_random=True)
     if other is None:
@@ -199,44 +201,36 @@ def own_data(run: Run) -> str:
     return Path(str(run.value("data", "source", "?"))).name
 
 
-def measures(run: Run) -> list[Measure]:
+def scores(run: Run) -> list[Score]:
     """All scores of a run, from results/ and the probe, in order."""
-    return in_order([*read_measures(run.results, run.subject), *_probed(run)])
+    return in_order([*read_scores(run.results, run.identity), *_probed(run)])
 
 
-def _probed(run: Run) -> list[Measure]:
+def _probed(run: Run) -> list[Score]:
     probes = [r for r in run.of_kind("probe") if is_number(r.get("knn"))]
     if not probes:
         return []
     untrained = probes[0]["epoch"] == 0 and run.value("model", "init") is None
     k, values = run.value("probe", "neighbours", "?"), run.config.get("probe", {})
     return [
-        Measure(
-            protocol="probe",
+        Score(
+            protocol=PROBE,
             title="kNN probe, online",
             name=f"k = {k}",
             how=f"online: {values.get('train_images', '?')} training images vote on a sample of the test images",
             data=own_data(run),
             value=probes[-1]["knn"],
             random=probes[0]["knn"] if untrained else None,
-            images=run.subject.fingerprint or run.subject.source,
+            images=run.identity.fingerprint or run.identity.source,
             values=json.dumps({key: values.get(key) for key in ("images", "temperature", "train_images")}),
         )
     ]
 
 
-def headline(run: Run, beside_random: bool = False) -> Measure | None:
+def headline(run: Run, beside_random: bool = False) -> Score | None:
     """The one score that says most of the run; with `beside_random`, of those that random weights have too."""
-    found = [m for m in measures(run) if not m.asides and (m.gain is not None or not beside_random)]
-    return most_telling(found)
-
-
-def most_telling(found: Sequence[Measure]) -> Measure | None:
-    for protocol, name in PREFERRED:
-        for measure in found:
-            if measure.protocol == protocol and name in ("", measure.name):
-                return measure
-    return None
+    own = [score for score in scores(run) if not score.asides]
+    return most_telling([score for score in own if score.gain is not None or not beside_random])
 
 
 def _epochs(count: Any) -> str:

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from carl import files
 from carl.config import Layer, merge
 from carl.data.batches.base import Batch
-from carl.device import pick_device
-from carl.evaluation.evaluate import machine
+from carl.device import hardware, pick_device
 from carl.methods.base import Method
 from carl.methods.build import build_method
 from carl.methods.carl import CARL
 from carl.methods.losses import unit
 from carl.methods.pcl import PCL
 from carl.models.momentum import Queue
+from carl.records.environment import machine
 from carl.reproduction.jobs import Job, machine_in_words
 from carl.reproduction.overview import assumed_facts, resolved
 from carl.reproduction.recipes import preset_of
@@ -60,7 +60,7 @@ def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> 
         **settings(scale, counts),
         "encoder_seconds": seconds["trained"],
         "prototypes": found,
-        "machine": machine(epoch.device),
+        "machine": machine(hardware(epoch.device)),
         "made": time.strftime("%Y-%m-%d"),
     }
 

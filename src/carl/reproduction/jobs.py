@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from carl import files
 from carl.config import Layer, merge, with_present_names
 from carl.data.facts import DataFacts
 from carl.data.open import known_names, recognised_name
-from carl.device import pick_device
+from carl.device import hardware, pick_device
 from carl.errors import UserError
-from carl.evaluation.evaluate import evaluate, machine
-from carl.evaluation.protocols import PROTOCOLS, Request
-from carl.evaluation.results import centre_of, file_hash
-from carl.methods.build import with_absolute_paths
+from carl.evaluation.evaluate import evaluate
+from carl.evaluation.protocols import EvaluationRequest, find_protocol
+from carl.evaluation.results import centre_of
+from carl.methods.build import read_config, with_absolute_paths
 from carl.methods.health import TOO_EARLY
+from carl.records.environment import machine
 from carl.records.run_directory import JOB_LOCK, RunDirectory
+from carl.records.weights_hash import file_hash
 from carl.reproduction.data_paths import located, located_section
 from carl.training.plan import FREE_ON_RESUME, PretrainRequest, completed, plan
 from carl.training.run import carry_out
@@ -48,9 +50,14 @@ class Measure:
         parts += [f"{self.fraction:g}"] if self.fraction else []
         return "-".join(parts + ([f"epoch-{self.at_epoch}"] if self.at_epoch else []))
 
+    def request(self, target: str) -> EvaluationRequest:
+        return EvaluationRequest(target, self.protocol, fraction=self.fraction, epochs=self.epochs)
+
     @property
-    def request(self) -> Request:
-        return Request(self.protocol, self.fraction, 1, self.epochs)
+    def values(self) -> dict[str, Any]:
+        """The protocol's values as a result file has them; they are the same for every target."""
+        values: dict[str, Any] = json.loads(json.dumps(find_protocol(self.protocol).values(self.request("random"))))
+        return values
 
 
 @dataclass(frozen=True)
@@ -184,9 +191,8 @@ def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
     found = None if outcome is None else outcome["measures"].get(measure.key)
     if found is None:
         return False
-    request = measure.request
-    values = json.loads(json.dumps(PROTOCOLS[measure.protocol].values(request)))
-    return centre_of(found) == request.seen and found.get("hyperparameters", values) == values
+    same_part = centre_of(found) == find_protocol(measure.protocol).centre
+    return same_part and bool(found.get("hyperparameters", measure.values) == measure.values)
 
 
 @contextmanager
@@ -228,7 +234,7 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
     known = read_outcome(root, job)
     if known is not None and job.trains and not _is_of_these_weights(known, folder):
         known = None  # of a run that is elsewhere, or gone
-    now = {"machine": machine(pick_device("auto")), "made": time.strftime("%Y-%m-%d")}
+    now = {"machine": machine(hardware(pick_device("auto"))), "made": time.strftime("%Y-%m-%d")}
     known = known or {"measures": {}}
     measures = dict(known["measures"])
     for measure in job.measures:
@@ -248,7 +254,8 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
 
 
 def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
-    encoders = [RunDirectory(folder).encoder_file, *(folder / "encoders").glob("*.safetensors")]
+    run = RunDirectory(folder)
+    encoders = [run.encoder_file, *run.kept_encoders.glob("*.safetensors")]
     return {m.get("encoder_hash") for m in outcome["measures"].values()} <= {file_hash(path) for path in encoders}
 
 
@@ -260,7 +267,7 @@ def _reopen(folder: Path, job: Job, layer: Layer) -> None:
     run = RunDirectory(folder)
     if not run.config_file.is_file():
         return
-    config, data = run.read_config(), layer["data"]
+    config, data = read_config(run), layer["data"]
     epochs = layer.get("train", {}).get("epochs", config.train.epochs)
     if config.train.epochs != epochs:  # `pretrain` would go on, with another schedule than a run of this length has
         raise UserError(
@@ -275,16 +282,12 @@ def _reopen(folder: Path, job: Job, layer: Layer) -> None:
 
 def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
     """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
-    request = measure.request
     if job.trains:
-        target = str(folder)
-        if measure.at_epoch is not None:
-            target = str(folder / "encoders" / f"epoch-{measure.at_epoch:04d}.safetensors")
-        if measure.data is None:
-            result = evaluate(target, request)
-        else:
+        kept_of = measure.at_epoch
+        request = measure.request(str(folder if kept_of is None else RunDirectory(folder).kept_encoder(kept_of)))
+        if measure.data is not None:
             other = {**located(measure.data, data_root), "limit": measure.limit}
-            result = evaluate(target, request, str(other.pop("source")), layer={"data": other})
+            request = replace(request, data=str(other.pop("source")), settings={"data": other})
     else:
         data = located_section(job.layer["data"], data_root)
         layer: Layer = {
@@ -292,7 +295,9 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
             "model": job.layer.get("model", {}),
             "train": {"seed": job.layer.get("train", {}).get("seed", 0)},
         }
-        result = evaluate("random", request, str(data["source"]), out=folder / "results", layer=layer)
+        out = folder / "results"
+        request = replace(measure.request("random"), data=str(data["source"]), out=out, settings=layer)
+    result = evaluate(request)
     kept = (
         "protocol", "kind", "epochs", "hyperparameters", "centre", "data_fingerprint", "train_images", "test_images",
         "accuracy", "encoder_hash", "seconds",
@@ -304,7 +309,7 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
 def training_figures(folder: Path) -> Outcome:
     """Data, speed, memory and health of a finished run, from its own files."""
     run = RunDirectory(folder)
-    config, data = run.read_config(), run.read_data()
+    config, data = read_config(run), run.read_data()
     records = files.read_json_lines(run.metrics_file)
     probes = [r for r in records if r["kind"] == "probe" and r["epoch"] > 0]
     ends = [r for r in records if r.get("event") == "finished"]

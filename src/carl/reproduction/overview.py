@@ -12,8 +12,8 @@ from torch import nn
 from carl.config import Config, ModelConfig, resolve
 from carl.data.facts import DataFacts
 from carl.data.open import recognised_name
-from carl.evaluation.evaluate import MOCO_CROP
-from carl.evaluation.protocols import PROTOCOLS, Request
+from carl.evaluation.protocols import EvaluationRequest, find_protocol
+from carl.evaluation.protocols.linear import MOCO_CROP
 from carl.methods import find_method
 from carl.methods.byol import ByolOptions
 from carl.methods.paper import PAPER_VALUES
@@ -184,7 +184,8 @@ def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
     asked = dict.fromkeys((m.protocol, m.fraction, m.epochs) for job in jobs for m in job.measures)
     lines = []
     for protocol, fraction, epochs in asked:
-        known, request = PROTOCOLS[protocol], Request(protocol, fraction, 1, epochs)
+        known = find_protocol(protocol)
+        request = EvaluationRequest("random", protocol, fraction=fraction, epochs=epochs)
         lines.append(f"  {in_words(protocol, epochs or known.epochs, fraction)}: {known.kind}")
         values = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in known.values(request).items()}
         if "  milestones" in values:
@@ -192,6 +193,6 @@ def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
         if known.epochs is not None:
             crops = sorted({resolved(job).views.crop_min or MOCO_CROP for job in jobs if job.trains})
             values["  smallest crop"] = f"{_shown(crops)} of the area"
-        values["  seen of each side"] = f"{100 * request.seen:g}% in the centre" if request.seen < 1 else "all"
+        values["  seen of each side"] = f"{100 * known.centre:g}% in the centre" if known.centre < 1 else "all"
         lines += _rows(values)
     return lines

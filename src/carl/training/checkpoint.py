@@ -15,7 +15,8 @@ from carl import distributed, files
 from carl.device import get_random_state, set_random_state
 from carl.errors import UserError
 from carl.models.torch_files import read_torch_file
-from carl.records.run_directory import FORMAT, RunDirectory, check_finite
+from carl.models.weights import check_finite
+from carl.records.run_directory import RUN_FORMAT, RunDirectory
 from carl.training.learner import Learner
 
 # What each optimiser keeps of a weight.
@@ -72,7 +73,7 @@ def _is_figure(value: object) -> bool:
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
     with files.atomic_writer(path) as file:
         try:
-            torch.save({"format": FORMAT, **vars(checkpoint)}, file)
+            torch.save({"format": RUN_FORMAT, **vars(checkpoint)}, file)
         except RuntimeError as error:  # torch's writer hides that the disk is full behind errors of its own
             cause: BaseException | None = error
             while cause is not None and not isinstance(cause, OSError):
@@ -91,8 +92,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
         raise UserError(f"{path} is not a checkpoint of ours: {reason}; start again with another --out") from None
     if not isinstance(found, int):
         raise UserError(f"{path} is not a checkpoint of ours: its format is no number; start again with another --out")
-    if found != FORMAT:
-        raise UserError(f"{path} has format {found}, not {FORMAT}; resume with the version of carl that wrote it")
+    if found != RUN_FORMAT:
+        raise UserError(f"{path} has format {found}, not {RUN_FORMAT}; resume with the version of carl that wrote it")
     try:
         checkpoint = Checkpoint(**state)
         checkpoint.check()
@@ -114,14 +115,19 @@ class Saver:
         self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
         self.saved_step = self.learner.steps_done
         if distributed.is_main():
-            self.run.save_weights(self.learner.method.encoder, self.learner.method.head)
+            self._write_weights(self.run.encoder_file)
             save_checkpoint(self.run.checkpoint_file, self._checkpoint())  # last: it says that all is there
         distributed.barrier()
 
     def keep_encoder(self, epoch: int) -> None:
         """Keep a copy of the encoder as it is after this epoch."""
         if distributed.is_main():
-            self.run.keep_encoder(self.learner.method.encoder, self.learner.method.head, epoch)
+            self._write_weights(self.run.kept_encoder(epoch))
+
+    def _write_weights(self, encoder: Path) -> None:
+        """The encoder to this file, and its head beside it."""
+        write_weights(encoder, self.learner.method.encoder)
+        write_weights(self.run.head_of(encoder), self.learner.method.head)
 
     def _checkpoint(self) -> Checkpoint:
         learner = self.learner

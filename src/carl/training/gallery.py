@@ -28,10 +28,10 @@ from carl.distributed import apart
 from carl.evaluation.features import extract_features, frozen, map_images
 from carl.methods import Method
 from carl.methods.build import random_encoder
+from carl.records.gallery import GALLERY_FORMAT
 from carl.records.run_directory import RunDirectory
 from carl.views.views import Views
 
-FORMAT = 2  # of gallery.npz; reporting/run_reader.py reads this one
 SAMPLE = 10_000  # images in the gallery; a page of so many stays under 15 MB
 THUMBNAIL = 48  # largest side of a thumbnail in pixels when there are SAMPLE of them; fewer may be larger
 LARGEST_THUMBNAIL = 96
@@ -61,7 +61,7 @@ def write_gallery(
     view_places = np.unique(np.linspace(0, len(rows) - 1, min(VIEW_ROWS, len(rows))).round().astype(np.int64))
     view_rows = rows[view_places]
     arrays: dict[str, Any] = {
-        "format": np.int64(FORMAT),
+        "format": np.int64(GALLERY_FORMAT),
         "total_images": np.int64(len(split)),
         "rows": rows,
         "embeddings": features.half().numpy(),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, TextIO, TypeGuard
+from typing import Any, Protocol, TextIO
 
 from carl import files
 from carl.config import Config, LogConfig
 from carl.errors import UserError
-
-Record = dict[str, Any]
+from carl.records.metrics import Record, is_record
 
 
 class Journal:
@@ -22,7 +20,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, config: Config, last_step: int, write: bool = True) -> None:
-        self.records = [r for r in files.read_json_lines(path) if _is_record(r) and r["step"] <= last_step]
+        self.records = [r for r in files.read_json_lines(path) if is_record(r) and r["step"] <= last_step]
         self._path = path if write else None
         self._file: TextIO | None = None
         self._sinks = _open_sinks(config.log, path.parent, config) if write else []
@@ -49,28 +47,6 @@ class Journal:
             self._file.close()
         for sink in self._sinks:
             sink.close()
-
-
-def _is_record(record: Record) -> bool:
-    """Whether a line is one that `write` wrote; lines by other hands are left out."""
-    kind, step, epoch = record.get("kind"), record.get("step"), record.get("epoch")
-    if not isinstance(kind, str) or not isinstance(step, int) or not _is_figure(epoch) or not math.isfinite(epoch):
-        return False
-    return all(_fits(kind, key, value) for key, value in record.items())
-
-
-def _fits(kind: str, key: str, value: object) -> bool:
-    """Whether a value is of the type that `key` has; events hold what they will."""
-    if key in ("findings", "warnings"):
-        return isinstance(value, list) and all(isinstance(text, str) for text in value)
-    if key in ("kind", "event", "verdict"):
-        return isinstance(value, str)
-    return kind == "event" or _is_figure(value)
-
-
-def _is_figure(value: object) -> TypeGuard[float]:
-    """A number that can be written as one; a metric may be NaN."""
-    return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 class _Sink(Protocol):

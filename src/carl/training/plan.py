@@ -16,7 +16,7 @@ from carl.data.dataset import UNLABELLED, Dataset
 from carl.data.facts import DataFacts
 from carl.errors import UserError, suggestion
 from carl.methods import find_method
-from carl.methods.build import load_data_for, with_absolute_paths
+from carl.methods.build import load_data_for, read_config, with_absolute_paths
 from carl.records.run_directory import RunDirectory
 from carl.training.journal import check_sinks
 from carl.views.configured import build_views
@@ -168,7 +168,7 @@ def check_text(name: str, text: str) -> None:
 
 def reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, int | None]:
     """A run's configuration with what the user adds now, its data, and the epochs it had if it gets more."""
-    stored = run.read_config()
+    stored = read_config(run)
     config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
     check_resumable(stored, config)
     if config.data.image_size is None:

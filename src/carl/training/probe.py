@@ -15,13 +15,14 @@ from carl.config import Config
 from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.evaluation.features import extract_features, frozen, map_images
-from carl.evaluation.knn import knn_accuracy
+from carl.evaluation.neighbours import knn_accuracy
 from carl.methods import Method
 from carl.methods.base import spread
 from carl.methods.health import TOO_EARLY, Finding, PrototypeHealth, measure_health, rank_me, verdict
 from carl.models.batch_norm import by_batch_statistics
+from carl.records.metrics import Record
 from carl.training.console import Console
-from carl.training.journal import Journal, Record
+from carl.training.journal import Journal
 from carl.views.views import Views
 
 PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches

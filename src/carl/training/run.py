@@ -17,7 +17,8 @@ from carl.config import Config
 from carl.data.batches.base import TrainingBatches
 from carl.data.batches.build import training_batches
 from carl.data.dataset import Dataset, PackedImages, Split
-from carl.device import pick_device
+from carl.data.facts import record_of
+from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.evaluation.features import frozen, map_images
 from carl.memory import peak_memory
@@ -25,7 +26,7 @@ from carl.methods import Method
 from carl.methods.build import build_method, without_init
 from carl.models.batch_norm import share_batch_norm
 from carl.optim import rate_at
-from carl.records.run_directory import DataRecord, RunDirectory, free_name
+from carl.records.run_directory import RunDirectory, free_name
 from carl.reporting.pages import write_report
 from carl.training.checkpoint import Checkpoint, Saver, load_checkpoint
 from carl.training.console import Console, duration
@@ -78,7 +79,7 @@ def new_directory(plan: Plan, process: Process) -> RunDirectory:
     path = Path(distributed.agreed(str(plan.out or free_name(Path("runs"), plan.run_name))))
     if not process.main:
         return RunDirectory(path)
-    return RunDirectory.create(path, plan.config, process.device, list(plan.command))
+    return RunDirectory.create(path, plan.config, hardware(process.device), list(plan.command))
 
 
 @contextmanager
@@ -117,7 +118,7 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
             process.console.say(extension_remark(plan.config, plan.extended_from, done))
         if process.main:
             run.write_config(plan.config)  # more epochs, or other values that may change
-            run.write_data(DataRecord.of(plan.dataset, plan.facts))
+            run.write_data(record_of(plan.dataset, plan.facts))
         with process.console.live():
             trainer.train()
         for remark in batches.remarks():

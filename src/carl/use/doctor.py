@@ -21,7 +21,7 @@ from carl.device import pick_device
 from carl.methods import find_method
 from carl.methods.build import build_method
 from carl.optim import build_optimizer
-from carl.records.run_directory import processor
+from carl.records.environment import processor
 from carl.views.views import Views, pipeline
 
 Row = tuple[str, str]

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from carl.config import Config
 from carl.data.decoding.decode import DecodeError, decode, pixels_of, strict_decoding
-from carl.data.facts import DataFacts
+from carl.data.facts import DataFacts, record_of
 from carl.device import pick_device
 from carl.errors import UserError
 from carl.evaluation.features import frozen
 from carl.methods import Method
-from carl.methods.build import build_method, load_data_for, without_init
-from carl.records.run_directory import DataRecord, RunDirectory, read_weights_into
+from carl.methods.build import build_method, load_data_for, read_config, without_init
+from carl.models.weights import read_weights_into
+from carl.records.run_directory import DataRecord, RunDirectory
 from carl.views.views import Views, pipeline
 
 if TYPE_CHECKING:
@@ -102,12 +103,12 @@ def load_trained(path: Path, device: str = "auto") -> Trained:
     run = RunDirectory.open(path)
     if not run.encoder_file.is_file():
         raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
-    config = without_init(run.read_config())
+    config = without_init(read_config(run))
     config = config.model_copy(update={"train": config.train.model_copy(update={"compile": False})})
     data = run.read_data() or _record_from_data(config)
     where = pick_device(device)
     with torch.random.fork_rng(devices=[]):  # building seeds the generator, which is not ours here
-        method = build_method(config, data.facts, where)
+        method = build_method(config, DataFacts.recorded(data), where)
     read_weights_into(run.encoder_file, method.encoder)
     if run.head_file.is_file():
         read_weights_into(run.head_file, method.head)
@@ -117,7 +118,7 @@ def load_trained(path: Path, device: str = "auto") -> Trained:
 
 def _record_from_data(config: Config) -> DataRecord:
     dataset = load_data_for(config)
-    return DataRecord.of(dataset, DataFacts.of(config.data, dataset))
+    return record_of(dataset, DataFacts.of(config.data, dataset))
 
 
 class Encoder(nn.Module):

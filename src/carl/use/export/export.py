@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from carl import files
 from carl.errors import UserError, suggestion
 from carl.models.encoders import build_encoder
-from carl.records.run_directory import DataRecord, read_weights_into
+from carl.models.weights import read_weights_into
+from carl.records.run_directory import DataRecord
 from carl.use.encoder import Trained
 from carl.use.export.formats import FORMATS, GRAPHS, Export, is_timm_export
 from carl.use.export.model_card import model_card

@@ -7,7 +7,9 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from carl.evaluation.results import Measure, Subject, file_hash, read_measures
+from carl.evaluation.results import RunIdentity, Score, read_scores
+from carl.methods.build import read_config
+from carl.records.weights_hash import file_hash
 from carl.use.encoder import Trained
 
 # What the publishers of the data say; none of it is legal advice.
@@ -88,7 +90,7 @@ def _method_values(trained: Trained) -> dict[str, Any]:
 
 
 def _init(trained: Trained) -> str | None:
-    return trained.run.read_config().model.init  # the loaded configuration is without it
+    return read_config(trained.run).model.init  # the loaded configuration is without it
 
 
 def _environment(trained: Trained) -> list[str]:
@@ -104,13 +106,13 @@ def _environment(trained: Trained) -> list[str]:
 def _results(trained: Trained) -> list[str]:
     """The results of `carl eval` for these weights: every accuracy with its protocol, label and data."""
     record = trained.run.read_data()
-    subject = Subject(
+    identity = RunIdentity(
         encoder_hash=file_hash(trained.run.encoder_file),
-        source=trained.run.read_config().data.source,
+        source=read_config(trained.run).data.source,
         fingerprint="" if record is None else record.fingerprint,
     )
-    found = read_measures(_result_files(trained), subject)
-    own = [measure for measure in found if not measure.encoder]
+    found = read_scores(_result_files(trained), identity)
+    own = [score for score in found if not score.encoder]
     lines = [
         _line(list(together))
         for _, together in groupby(own, lambda m: (m.identity[2:], m.title, m.how, m.spread is None))
@@ -128,15 +130,15 @@ def _result_files(trained: Trained) -> list[dict[str, Any]]:
     return [result for result in found if isinstance(result, dict)]
 
 
-def _line(together: list[Measure]) -> str:
+def _line(together: list[Score]) -> str:
     """The figures of one protocol."""
     first = together[0]
     label = ", ".join(part for part in (first.title, first.shortened, first.seen) if part)
-    figures = ", ".join(f"{measure.name} {_figure(measure)}" for measure in together)
+    figures = ", ".join(f"{score.name} {_figure(score)}" for score in together)
     return f"- {label}, on {first.data}: {figures}; {first.how.partition(': ')[2] or first.how}"
 
 
-def _figure(measure: Measure) -> str:
-    spread = "" if measure.spread is None else f" \u00b1 {measure.spread:.2f}"
-    random = "" if measure.random is None else f" (random weights {measure.random:.2f}%)"
-    return f"{measure.value:.2f}%{spread}{random}"
+def _figure(score: Score) -> str:
+    spread = "" if score.spread is None else f" \u00b1 {score.spread:.2f}"
+    random = "" if score.random is None else f" (random weights {score.random:.2f}%)"
+    return f"{score.value:.2f}%{spread}{random}"

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from carl.evaluation.metrics import Array
+from carl.evaluation.accuracy import Array
 
 CHUNK = 1024  # test images at a time
 BANK_CHUNK = 65_536  # training images at a time: a chunk of similarities takes 256 MB

@@ -21,9 +21,10 @@ class Accuracy:
     per_class: list[float | None]  # None for a class without test images
     confusion: list[list[int]]  # rows are true classes, columns the classes named
 
-    def as_json(self) -> dict[str, Any]:
+    def details(self) -> dict[str, Any]:
+        """What a result file holds beside top-1 and top-5."""
         per_class = [None if value is None else round(value, 2) for value in self.per_class]
-        return {"top1": self.top1, "top5": self.top5, "per_class": per_class, "confusion": self.confusion}
+        return {"per_class": per_class, "confusion": self.confusion}
 
 
 def measure_accuracy(scores: Array, truth: Array) -> Accuracy:

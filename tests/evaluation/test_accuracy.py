@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from carl.evaluation.metrics import measure_accuracy
+from carl.evaluation.accuracy import measure_accuracy
 
 
 def test_accuracies_and_confusion_are_scikit_learns():

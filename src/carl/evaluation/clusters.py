@@ -7,18 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from carl import distributed
 from carl.clustering import kmeans
-from carl.evaluation.evaluation_data import Material
+from carl.evaluation.accuracy import Array
+from carl.evaluation.evaluation_data import EvaluationData
 from carl.evaluation.features import frozen
-from carl.evaluation.metrics import Array
 from carl.methods import Method
-
-RESTARTS = 5  # k-means with few clusters depends on its start
-ITERATIONS = 100
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,10 @@ class Agreement:
     ari: float  # adjusted Rand index
     matched: float  # accuracy when each class has at most one cluster, the best way (Hungarian)
     majority: float  # accuracy when each cluster has the class most frequent in it on the *training* images
+
+    def figures(self) -> dict[str, float]:
+        """By the names that tables show."""
+        return {"matched": self.matched, "majority": self.majority, "NMI": self.nmi, "ARI": self.ari}
 
 
 def compare_clusters(
@@ -53,34 +55,9 @@ def compare_clusters(
 
 
 def most_matched(table: np.ndarray) -> int:
-    """The largest sum of places of a table of counts, no two in a row or a column.
-
-    Each row in turn takes the shortest augmenting path (Jonker and Volgenant 1987): 1000 rows take seconds.
-    """
-    table = table if table.shape[0] <= table.shape[1] else table.T
-    cost = (table.max(initial=0) - table).astype(np.float64)  # (R, C), R <= C
-    row_price, column_price = np.zeros(len(cost)), np.zeros(cost.shape[1])
-    row_of, column_of = np.full(cost.shape[1], -1), np.full(len(cost), -1)
-    for start in range(len(cost)):
-        distance, came_from = np.full(cost.shape[1], np.inf), np.full(cost.shape[1], -1)
-        seen = np.zeros(cost.shape[1], bool)
-        row, column, length = start, -1, 0.0
-        while row >= 0:  # until a column without a row is reached
-            reach = length + cost[row] - row_price[row] - column_price
-            shorter = ~seen & (reach < distance)
-            distance[shorter], came_from[shorter] = reach[shorter], row
-            column = int(np.where(seen, np.inf, distance).argmin())
-            length, row = distance[column], row_of[column]
-            seen[column] = True
-        passed = seen & (row_of >= 0)
-        row_price[start] += length
-        row_price[row_of[passed]] += length - distance[passed]
-        column_price[seen] -= length - distance[seen]
-        while row != start:  # back along the path, each row takes the column it was reached from
-            row = came_from[column]
-            row_of[column] = row
-            column_of[row], column = column, column_of[row]
-    return int(table[np.arange(len(table)), column_of].sum())
+    """The largest sum of places of a table of counts, no two in a row or a column."""
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return int(table[rows, columns].sum())
 
 
 def _table(found: np.ndarray, truth: np.ndarray, clusters: int, classes: int) -> np.ndarray:
@@ -88,29 +65,31 @@ def _table(found: np.ndarray, truth: np.ndarray, clusters: int, classes: int) ->
     return np.bincount(found * classes + truth, minlength=clusters * classes).reshape(clusters, classes)
 
 
-def cluster_features(encoder: nn.Module, material: Material, clusters: Sequence[int], seed: int) -> list[Agreement]:
+def cluster_features(
+    encoder: nn.Module, data: EvaluationData, clusters: Sequence[int], iterations: int, restarts: int, seed: int
+) -> list[Agreement]:
     """k-means of the training images' unit features, with each number of clusters; the test images are judged."""
-    train = F.normalize(material.cached_features(encoder, material.train), dim=1).to(material.device)
-    test = F.normalize(material.cached_features(encoder, material.test), dim=1).to(material.device)
+    train = F.normalize(data.cached_features(encoder, data.train), dim=1).to(data.device)
+    test = F.normalize(data.cached_features(encoder, data.test), dim=1).to(data.device)
     results = []
     for count in clusters:
-        centroids, found = kmeans_together(train, min(count, len(train)), seed)
+        centroids, found = kmeans_together(train, min(count, len(train)), iterations, restarts, seed)
         nearest = torch.cat([torch.cdist(part, centroids).argmin(1) for part in test.split(4096)]).cpu()
-        test_labels, train_labels, own = material.test_labels, material.train_labels, len(centroids)
-        results.append(compare_clusters(nearest, test_labels, own, found.cpu(), train_labels, material.classes))
+        test_labels, train_labels, own = data.test_labels, data.train_labels, len(centroids)
+        results.append(compare_clusters(nearest, test_labels, own, found.cpu(), train_labels, data.classes))
     return results
 
 
-def kmeans_together(points: Tensor, clusters: int, seed: int) -> tuple[Tensor, Tensor]:
+def kmeans_together(points: Tensor, clusters: int, iterations: int, restarts: int, seed: int) -> tuple[Tensor, Tensor]:
     """Centroids and the cluster of every point, which all processes have; each of them works on its share."""
     with distributed.apart(False):
         places = torch.arange(len(points), device=points.device)
         mine = places.tensor_split(distributed.world_size())[distributed.rank()]
-        fit = kmeans(points[mine], clusters, seed, iterations=ITERATIONS, restarts=RESTARTS)
+        fit = kmeans(points[mine], clusters, seed, iterations, restarts)
         return fit.centroids, distributed.laid_out(fit.assignments, mine, len(points))
 
 
-def cluster_prototypes(method: Method, material: Material) -> Agreement | None:
+def cluster_prototypes(method: Method, data: EvaluationData) -> Agreement | None:
     """The prototype that each whole image chooses; None for methods without prototypes."""
     vectors = method.prototype_vectors()
     if vectors is None:
@@ -122,6 +101,6 @@ def cluster_prototypes(method: Method, material: Material) -> Agreement | None:
         return log_p.argmax(1)
 
     with frozen(method):
-        train, test = (material.mapped(choose, split).long() for split in (material.train, material.test))
+        train, test = (data.mapped(choose, split).long() for split in (data.train, data.test))
     count = max(len(vectors), int(train.max()) + 1, int(test.max()) + 1)
-    return compare_clusters(test, material.test_labels, count, train, material.train_labels, material.classes)
+    return compare_clusters(test, data.test_labels, count, train, data.train_labels, data.classes)

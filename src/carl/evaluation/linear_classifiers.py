@@ -1,4 +1,4 @@
-"""The linear protocol of MoCo (He et al. 2020, main_lincls.py), which the paper follows.
+"""Linear classifiers of a frozen encoder's features, by SGD on random crops: what `linear` and `transfer` train.
 
 The encoder is frozen and in eval mode; a linear layer on its features is trained with SGD on random crops and flips.
 Gradients of a softmax layer are two matrix products, so none go through autograd, and several rates cost little more
@@ -18,26 +18,11 @@ from torch.nn import functional as F
 
 from carl import distributed
 from carl.errors import UserError
-from carl.evaluation.evaluation_data import Material
+from carl.evaluation.accuracy import Accuracy, measure_accuracy
+from carl.evaluation.evaluation_data import EvaluationData
 from carl.evaluation.features import frozen
 from carl.evaluation.logistic import VALIDATION, stratified
-from carl.evaluation.metrics import Accuracy, measure_accuracy
-
-
-@dataclass(frozen=True)
-class LinearRecipe:
-    """Values of MoCo's main_lincls.py."""
-
-    epochs: int = 100
-    rates: tuple[float, ...] = (30.0,)  # with several, one is chosen on a part of the training images
-    milestones: tuple[float, ...] = (0.6, 0.8)  # parts of the epochs after which the rate is divided by ten
-    batch_size: int = 256
-    momentum: float = 0.9
-    weight_decay: float = 0.0
-
-    def factor(self, epoch: int) -> float:
-        """Of the rate in this epoch."""
-        return float(0.1 ** sum(epoch >= round(part * self.epochs) for part in self.milestones))
+from carl.evaluation.protocols.linear import LinearRecipe
 
 
 @dataclass(frozen=True)
@@ -76,44 +61,44 @@ class Classifiers:
         self.bias -= factor * self.rates * self.bias_velocity
 
 
-def linear_evaluation(encoder: nn.Module, material: Material, recipe: LinearRecipe, seed: int) -> LinearResult:
+def linear_evaluation(encoder: nn.Module, data: EvaluationData, recipe: LinearRecipe, seed: int) -> LinearResult:
     """Train on random crops of the training images, judge on the test images.
 
     With several rates each is trained twice on the same features: without a tenth of the training images, on which
     the rate is chosen, and with all of them, which is what is judged.
     """
-    train, several = material.train, len(recipe.rates) > 1
+    train, several = data.train, len(recipe.rates) > 1
     held = np.zeros(len(train), dtype=bool)
-    held[stratified(material.train_labels, VALIDATION, seed)] = several
-    rates = torch.tensor(recipe.rates * (2 if several else 1), device=material.device)
-    blind = torch.arange(len(rates), device=material.device) >= len(recipe.rates)  # those that skip what is held out
+    held[stratified(data.train_labels, VALIDATION, seed)] = several
+    rates = torch.tensor(recipe.rates * (2 if several else 1), device=data.device)
+    blind = torch.arange(len(rates), device=data.device) >= len(recipe.rates)  # those that skip what is held out
     with frozen(encoder):
-        test = material.features(encoder, material.test)
-        classifiers = Classifiers(rates, test.shape[1], material.classes, recipe.momentum, seed)
+        test = data.features(encoder, data.test)
+        classifiers = Classifiers(rates, test.shape[1], data.classes, recipe.momentum, seed)
         with distributed.apart(False):  # each process takes its share of every batch through the encoder
-            _train(encoder, material, recipe, classifiers, torch.from_numpy(held).to(material.device), blind, seed)
-        scores = classifiers.scores(test.to(material.device)).float().cpu()[: len(recipe.rates)]
+            _train(encoder, data, recipe, classifiers, torch.from_numpy(held).to(data.device), blind, seed)
+        scores = classifiers.scores(test.to(data.device)).float().cpu()[: len(recipe.rates)]
         if not several:
-            return LinearResult(_judged(scores[0], material.test_labels, recipe.rates), recipe.rates[0], {})
+            return LinearResult(_judged(scores[0], data.test_labels, recipe.rates), recipe.rates[0], {})
         places = np.flatnonzero(held)
-        own = material.features(encoder, train.subset(places)).to(material.device)
-        truth = torch.from_numpy(material.train_labels[places]).to(material.device)
+        own = data.features(encoder, train.subset(places)).to(data.device)
+        truth = torch.from_numpy(data.train_labels[places]).to(data.device)
         right = (classifiers.scores(own)[len(recipe.rates) :].argmax(2) == truth).float().mean(1).tolist()
     validation = {rate: 100 * value for rate, value in zip(recipe.rates, right, strict=True)}
     best = max(range(len(recipe.rates)), key=lambda place: (right[place], -recipe.rates[place]))
-    return LinearResult(_judged(scores[best], material.test_labels, recipe.rates), recipe.rates[best], validation)
+    return LinearResult(_judged(scores[best], data.test_labels, recipe.rates), recipe.rates[best], validation)
 
 
 def _train(
     encoder: nn.Module,
-    material: Material,
+    data: EvaluationData,
     recipe: LinearRecipe,
     classifiers: Classifiers,
     held: Tensor,
     blind: Tensor,
     seed: int,
 ) -> None:
-    batches = material.batches(material.train, recipe.batch_size, seed)
+    batches = data.batches(data.train, recipe.batch_size, seed)
     for epoch in range(recipe.epochs):
         factor = recipe.factor(epoch)
         for step, batch in enumerate(batches.epoch(epoch)):
@@ -122,9 +107,9 @@ def _train(
             classifiers.step(encoder(batch.views[0]).float(), batch.labels, counted, factor)
             if step % 10 == 0:
                 done = epoch * batches.steps_per_epoch + step
-                material.progress("linear classifier, steps", done, recipe.epochs * batches.steps_per_epoch)
+                data.progress("linear classifier, steps", done, recipe.epochs * batches.steps_per_epoch)
     total = recipe.epochs * batches.steps_per_epoch
-    material.progress("linear classifier, steps", total, total)
+    data.progress("linear classifier, steps", total, total)
 
 
 def _judged(scores: Tensor, truth: np.ndarray, rates: tuple[float, ...]) -> Accuracy:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
-from scipy.optimize import linear_sum_assignment  # scikit-learn brings it
 
-from carl.evaluation.cluster import compare_clusters, most_matched
+from carl.evaluation.clusters import compare_clusters, most_matched
 
 
 def test_classes_under_other_names_agree_wholly():
@@ -30,14 +31,16 @@ def test_the_majority_is_that_of_the_training_images():
     assert found.matched == 100
 
 
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (4, 4), (7, 12), (12, 7), (60, 40)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1), (4, 4), (3, 6), (6, 3)])
 @pytest.mark.parametrize("most", [1, 3, 1000])
-def test_the_best_matching_is_that_of_scipy(shape: tuple[int, int], most: int):
+def test_no_other_matching_is_better(shape: tuple[int, int], most: int):
     generator = np.random.default_rng(most)
     for _ in range(20):
         table = generator.integers(0, most + 1, shape)
-        rows, columns = linear_sum_assignment(table, maximize=True)
-        assert most_matched(table) == table[rows, columns].sum()
+        wide = table if shape[0] <= shape[1] else table.T
+        rows = np.arange(len(wide))
+        every = (wide[rows, list(columns)].sum() for columns in permutations(range(wide.shape[1]), len(wide)))
+        assert most_matched(table) == max(every)
 
 
 def test_random_clusters_have_an_adjusted_index_near_nothing():

@@ -7,8 +7,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from carl.evaluation import knn
-from carl.evaluation.knn import knn_accuracy, knn_scores
+from carl.evaluation import neighbours
+from carl.evaluation.neighbours import knn_accuracy, knn_scores
 
 
 def clouds(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -35,8 +35,8 @@ def test_knn_equals_scikit_learns_with_the_same_distance_and_weights(k: int):
 def test_reading_the_bank_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     (train, labels), (test, _) = clouds(300, 0), clouds(120, 1)
     whole = knn_scores(train, labels, test, (5, 20), 0.1, 4)
-    monkeypatch.setattr(knn, "BANK_CHUNK", 7)
-    monkeypatch.setattr(knn, "CHUNK", 11)
+    monkeypatch.setattr(neighbours, "BANK_CHUNK", 7)
+    monkeypatch.setattr(neighbours, "CHUNK", 11)
     parts = knn_scores(train, labels, test, (5, 20), 0.1, 4)
     assert all(torch.allclose(whole[k], parts[k], atol=1e-5) for k in whole)
 

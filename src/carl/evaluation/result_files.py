@@ -1,0 +1,108 @@
+"""Result files: what a result is of, where it is kept, and whether the one on the disk is the one asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from carl import files
+from carl.evaluation.prepare import Evaluation
+from carl.evaluation.results import centre_of
+
+Result = dict[str, Any]
+
+# What images these are and how they come to the encoder: results that differ in it stand in files of their own.
+_CONDITIONS = ("data_fingerprint", "train_images", "test_images", "image_size", "crop_min", "normalisation", "backbone")
+
+
+def header(evaluation: Evaluation, encoder_hash: str) -> Result:
+    """What a result is of: two results with the same header are the same measurement."""
+    target, request, data = evaluation.target, evaluation.request, evaluation.data
+    protocol = evaluation.protocol
+    return {
+        "protocol": request.protocol,
+        "kind": protocol.kind,
+        "target": target.name,
+        "weights": "random" if target.is_random else "trained",
+        "data": evaluation.source,
+        "data_fingerprint": evaluation.dataset.fingerprint,
+        "train_images": len(data.train),
+        "test_images": len(data.test),
+        "held_out": target.config.data.held_out or None,
+        "classes": data.classes,
+        "class_names": list(evaluation.dataset.class_names),
+        "image_size": data.image_size,
+        "crop_min": data.crop_min if protocol.epochs is not None else None,
+        "centre": protocol.part_seen(request),
+        "normalisation": {**asdict(data.statistics), "from": evaluation.normalisation},
+        "backbone": target.config.model.backbone,
+        "pretraining_seed": None if target.run is None else target.config.train.seed,
+        "seed": target.first_seed,
+        "seeds": list(evaluation.seeds),
+        "epochs": request.epochs or protocol.epochs,
+        "hyperparameters": protocol.values(request),
+        "encoder_hash": encoder_hash,
+    }
+
+
+def result_file(evaluation: Evaluation, header: Result) -> Path:
+    """RUN/results/PROTOCOL-DATA.json; what else was asked for is in the name, so that nothing overwrites another.
+
+    Conditions other than the run's own are in it as a few digits of their hash.
+    """
+    target, request = evaluation.target, evaluation.request
+    parts = [request.protocol, files.portable_name(Path(evaluation.source).stem), *_asked_for(evaluation, header)]
+    if request.fraction is not None:
+        parts.insert(1, f"{request.fraction:g}")
+    of_run = target.run is not None and target.weights == target.run.encoder_file
+    if request.out is not None or not of_run:
+        parts.insert(0, target.label(header["encoder_hash"]))
+    if request.out is not None or not of_run or not evaluation.own_conditions:
+        conditions = json.dumps([header[name] for name in _CONDITIONS], sort_keys=True)
+        parts.append(hashlib.sha256(conditions.encode()).hexdigest()[:8])
+    folder = request.out or (Path("results") if target.run is None else target.run.results)
+    return folder / f"{'-'.join(parts)}.json"
+
+
+def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
+    """What is not the protocol's usual, in words for a file name."""
+    request, protocol = evaluation.request, evaluation.protocol
+    words = []
+    if evaluation.target.first_seed:
+        words.append(f"seed-{evaluation.target.first_seed}")
+    if request.seeds > 1:
+        words.append(f"{request.seeds}-seeds")
+    if request.epochs is not None:
+        words.append(f"{request.epochs}-epochs")
+    if protocol.part_seen(request) != protocol.centre:
+        words.append(f"centre-{protocol.part_seen(request):g}")
+    if header["held_out"]:
+        words.append(f"held-out-{header['held_out']}")
+    if request.rates:
+        words.append("rates-" + "-".join(f"{rate:g}" for rate in request.rates))
+    return words
+
+
+def stored_result(path: Path, expected: Result) -> Result | None:
+    """The result on the disk if it is of the same encoder, data and values."""
+    if not path.is_file():
+        return None
+    try:
+        stored: Result = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError):
+        return None  # damaged by other hands: measure again
+    if not isinstance(stored, dict) or not isinstance(stored.get("accuracy"), dict):
+        return None
+    stored["centre"] = centre_of(stored)
+    own = {key: value for key, value in expected.items() if key != "target"}  # the same run by another path is the same
+    return stored if all(stored.get(key) == value for key, value in own.items()) else None
+
+
+def to_json(result: Result) -> str:
+    """Indented, with rows of numbers on one line each."""
+    text = json.dumps(result, indent=2, allow_nan=False)
+    return re.sub(r"\[\s+([-\d.,\se+null]+?)\s+\]", lambda m: f"[{' '.join(m.group(1).split())}]", text) + "\n"

@@ -1,0 +1,47 @@
+"""Weights of a module in safetensors files: written whole or not at all, read only if they fit and are finite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save
+from torch import nn
+
+from carl import files
+from carl.errors import UserError
+from carl.records.weights_hash import StoredTensor, hash_tensors
+
+
+def write_weights(path: Path, module: nn.Module) -> None:
+    with files.atomic_writer(path) as file:
+        file.write(save({key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}))
+
+
+def read_weights_into(path: Path, module: nn.Module) -> None:
+    try:
+        module.load_state_dict(load_file(path))
+    except Exception as error:  # a damaged file and a foreign one differ only in their message
+        reason = " ".join(str(error).split()[:30]) or "unreadable"
+        raise UserError(f"{path} does not fit this run: {reason}; restore the file or train again") from None
+    check_finite(path, module)
+
+
+def check_finite(path: Path, module: nn.Module) -> None:
+    """Weights that are not finite give no features, whatever reads them."""
+    bad = next((key for key, value in module.state_dict().items() if not bool(value.isfinite().all())), None)
+    if bad is not None:
+        raise UserError(f"{path} holds values that are not finite (in {bad}); restore the file or train again")
+
+
+def weights_hash(module: nn.Module) -> str:
+    """The hash of a module's weights and batch-norm statistics, which is also that of the file they are saved in."""
+    return hash_tensors(
+        StoredTensor(
+            name=key,
+            type=str(value.dtype),
+            shape=tuple(value.shape),
+            content=value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes(),
+        )
+        for key, value in module.state_dict().items()
+    )

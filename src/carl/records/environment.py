@@ -1,0 +1,84 @@
+"""Where and with what a run or a result was made."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What only torch can tell; `carl.device.hardware` asks it."""
+
+    device: str  # cpu, cuda:0 ...
+    threads: int
+    cuda: str | None  # name of the GPU
+
+
+def environment(command: Sequence[str], seed: int, hardware: Hardware) -> dict[str, Any]:
+    """What environment.json tells of a run, the format of its directory aside."""
+    return {
+        "command": list(command),
+        "device": hardware.device,
+        "seed": seed,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": hardware.threads,
+        "packages": {name: _version(name) for name in PACKAGES},
+        "cuda": hardware.cuda,
+        "git_revision": _git_revision(),
+        "executable": sys.executable,
+    }
+
+
+def machine(hardware: Hardware) -> dict[str, Any]:
+    """What a result file tells of where it was measured."""
+    return {
+        "device": hardware.device,
+        "processor": processor(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "threads": hardware.threads,
+        "cuda": hardware.cuda,
+        "python": platform.python_version(),
+        "git_revision": _git_revision(),
+        "torch": _version("torch"),
+    }
+
+
+def processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _git_revision() -> str | None:
+    """Revision of the source this package runs from, None for an installed copy."""
+    here = Path(__file__).resolve().parent
+    try:
+        answer = subprocess.run(
+            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
