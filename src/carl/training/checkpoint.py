@@ -15,7 +15,7 @@ from carl import distributed, files
 from carl.device import get_random_state, set_random_state
 from carl.errors import UserError
 from carl.models.torch_files import read_torch_file
-from carl.models.weights import check_finite
+from carl.models.weights import check_finite, write_weights
 from carl.records.run_directory import RUN_FORMAT, RunDirectory
 from carl.training.learner import Learner
 
