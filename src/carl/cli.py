@@ -12,6 +12,8 @@ import click
 
 from carl.errors import UserError
 from carl.terminal import show_progress
+from carl.use.export import FORMATS
+from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
 
 if TYPE_CHECKING:
     from carl.data import Dataset
@@ -219,32 +221,43 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
     IMAGES is a folder, an image, a .parquet, .npy or .npz file, or a name. Memory stays the same for any number of
     images; stopped, the same command goes on. Files that cannot be decoded have no row and are listed.
     """
-    from carl.use.commands import embed_images
+    from carl.use.embed import embed_images
 
-    _echo_lines(embed_images(run, images, output, split, force))
+    _echo_lines(embed_images(EmbedRequest(run, images, output, split, force)))
 
 
 @cli.command()
 @click.argument("run", type=PATH)
 @click.option(
-    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
-    help="timm suits most; onnx runs without torch.",
+    "--to", "form", required=True, metavar="FORMAT",
+    shell_complete=lambda context, option, begun: [name for name in FORMATS if name.startswith(begun)],
+    help=" ".join(f"{name}: {form.words}." for name, form in FORMATS.items()),
 )  # fmt: skip
-@click.option("-o", "--output", type=PATH, metavar="FILE", help="A folder for timm.  [default: in RUN/export]")
-@click.option("--normalise", is_flag=True, help="The graph (onnx, torch-export) takes images in [0, 1].")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE",
+    help=f"A folder for {', '.join(name for name, form in FORMATS.items() if form.is_own_folder)}."
+    "  [default: in RUN/export]",
+)  # fmt: skip
+@click.option(
+    "--normalise", is_flag=True,
+    help=f"Let the graph ({', '.join(name for name, form in FORMATS.items() if form.is_graph)}) take images in [0, 1].",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace FILE if it is there.")
 def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
     """Write the encoder of RUN for another program, check it there, and write a card with it."""
-    from carl.use.commands import export_encoder
+    from carl.use.export.export import export_encoder
 
-    _echo_lines(export_encoder(run, form, output, normalise, force))
+    _echo_lines(export_encoder(ExportRequest(run, form, output, normalise, force)))
 
 
 @cli.command()
 @click.argument("run", type=PATH)
 @click.argument("images")
 @click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
-@click.option("-k", "--count", type=int, default=10, show_default=True, metavar="N", help="Images for each query.")
+@click.option(
+    "-k", "--count", type=int, default=SearchRequest.count, show_default=True, metavar="N",
+    help="Images for each query.",
+)  # fmt: skip
 @click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
 @click.option("-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="The sheet.")
 def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: str | None, output: Path) -> None:
@@ -252,9 +265,9 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 
     IMAGES may be what `carl embed` wrote; else embeddings are made once and kept in the cache.
     """
-    from carl.use.commands import search_images
+    from carl.use.search import search_images
 
-    _echo_lines(search_images(run, images, queries, count, split, output))
+    _echo_lines(search_images(SearchRequest(run, images, queries, output, count, split)))
 
 
 @cli.command()
@@ -267,11 +280,11 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 )  # fmt: skip
 @click.option("--links", type=PATH, metavar="FOLDER", help="Also link the kept images into a new folder.")
 @click.option(
-    "--duplicate", type=float, default=0.99, show_default=True, metavar="S",
+    "--duplicate", type=float, default=CurateRequest.duplicate, show_default=True, metavar="S",
     help="Similarity above which two images count as one. Lower it to leave out more.",
 )  # fmt: skip
 @click.option(
-    "--outliers", type=float, default=0.01, show_default=True, metavar="P",
+    "--outliers", type=float, default=CurateRequest.outliers, show_default=True, metavar="P",
     help="Part of the images, the least typical, to leave out.",
 )  # fmt: skip
 @click.option("--split", metavar="NAME", help="Only these images of a data set: train, test ...  [default: all]")
@@ -288,16 +301,16 @@ def curate(
     seed: int,
 ) -> None:
     """Choose a varied subset of IMAGES: all prototypes covered, near-duplicates and outliers left out."""
-    from carl.use.commands import curate_images
+    from carl.use.curate import curate_images
 
-    _echo_lines(curate_images(run, images, keep, output, links, duplicate, outliers, split, seed))
+    _echo_lines(curate_images(CurateRequest(run, images, keep, output, links, duplicate, outliers, split, seed)))
 
 
 @cli.command()
 @click.option("--speed/--no-speed", default=True, show_default=True, help="Measure a training step for some seconds.")
 def doctor(speed: bool) -> None:
     """Say what machine and versions these are, how fast a step is, and what could be installed for more."""
-    from carl.use.commands import examine
+    from carl.use.doctor import examine
 
     for name, value in examine(speed):
         click.echo(f"{name:<13} {value}")

@@ -28,12 +28,11 @@ from torch.nn import functional as F
 from carl import files
 from carl.clustering import kmeans
 from carl.errors import UserError
+from carl.terminal import show_progress
+from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile
+from carl.use.requests import CurateRequest
 
-# Cosine of centred embeddings. Of 20,000 images of CIFAR-10, by CARL's ResNet-18 after 12 epochs, 0.99 leaves out 1.5%,
-# 0.98 10% and 0.95 half: what an encoder of little training takes for equal is often not.
-DUPLICATE = 0.99
-OUTLIERS = 0.01  # part of the images; ours
 NEIGHBOURS = 5  # whose similarity tells an outlier
 GROUP_IMAGES = 50  # images a k-means group, where there are no prototypes
 MOST_GROUPS = 1000  # by k-means; ours
@@ -60,12 +59,40 @@ class Selection:
         return int((self.decisions == decision).sum())
 
 
+def curate_images(request: CurateRequest) -> Iterator[str]:
+    """Choose a subset and write its list; yields lines about it."""
+    index = embeddings_for(load_for_all_processes(request.run), request.images, request.split, show_progress)
+    if not only_main_goes_on():
+        return
+    chosen = select_rows(index, request)
+    covered, groups = len(set(chosen.groups[chosen.kept])), chosen.groups.max() + 1
+    yield f"{len(chosen.kept)} of {len(index)} images kept, from {covered} of {groups} groups"
+    yield (
+        f"left out: {chosen.count(DUPLICATED)} near-duplicates, {chosen.count(OUTLIER)} outliers, "
+        f"{chosen.count(REDUNDANT)} not needed"
+    )
+    if request.links is not None:
+        yield f"links: {link_images(index, chosen.kept, request.links)} in {request.links}"
+    write_list(index, chosen, request.output)
+    yield f"list: {request.output}"
+
+
+def select_rows(index: EmbeddingFile, request: CurateRequest) -> Selection:
+    """`select` for the rows of a file of embeddings."""
+    prototypes = np.array(index.column("prototype")) if "prototype" in index.columns else None
+    if prototypes is not None and prototypes.dtype.kind not in "iu":
+        raise UserError(
+            f"{index.path} has prototypes that are not numbers; make the file again with carl embed --force"
+        )
+    return select(index.embeddings(), request.keep, prototypes, request.duplicate, request.outliers, request.seed)
+
+
 def select(
     embeddings: np.ndarray,
     keep: int,
     prototypes: np.ndarray | None = None,
-    duplicate: float = DUPLICATE,
-    outliers: float = OUTLIERS,
+    duplicate: float = CurateRequest.duplicate,
+    outliers: float = CurateRequest.outliers,
     seed: int = 0,
 ) -> Selection:
     """Choose `keep` of the images with `embeddings` (N, D); `prototypes` (N,) is the one that each image chose.
@@ -185,14 +212,6 @@ def _spread(points: Tensor, count: int, seed: int) -> np.ndarray:
             places.append(int(members[found.distances[members].argmin()]))
     rest = [place for place in found.distances.argsort().tolist() if place not in set(places)]
     return np.array([*places, *rest[: count - len(places)]])  # equal points can leave clusters empty
-
-
-def selected_from(index: EmbeddingFile, keep: int, duplicate: float, outliers: float, seed: int) -> Selection:
-    """`select` for a file of embeddings."""
-    prototypes = np.array(index.column("prototype")) if "prototype" in index.columns else None
-    if prototypes is not None and prototypes.dtype.kind not in "iu":
-        raise UserError(f"{index.path} names prototypes that are no numbers; make it again with carl embed --force")
-    return select(index.embeddings(), keep, prototypes, duplicate, outliers, seed)
 
 
 def write_list(index: EmbeddingFile, selection: Selection, output: Path) -> None:

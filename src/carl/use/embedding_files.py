@@ -52,16 +52,20 @@ def write_parquet(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, r
 
 
 def write_npy(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
-    """The embeddings (N, D) float32; the other columns are in NAME.rows.csv beside it, a line a row."""
+    """The embeddings (N, D) float32; `rows_file` has the other columns, one line per row."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (rows, embedding_size(schema))}
-    rows_file = output.with_name(f"{output.stem}.rows.csv")
-    with files.atomic_writer(output) as file, files.atomic_writer(rows_file) as beside:
+    with files.atomic_writer(output) as file, files.atomic_writer(rows_file(output)) as beside:
         np.lib.format.write_array_header_1_0(file, header)
         others = schema.remove(schema.get_field_index("embedding"))
         with pyarrow.csv.CSVWriter(beside, others) as writer:
             for table in tables:
                 file.write(embeddings_of(table).astype("<f4").tobytes())
                 writer.write_table(table.drop_columns("embedding"))
+
+
+def rows_file(output: Path) -> Path:
+    """The file beside an .npy file that holds the columns other than the embedding."""
+    return output.with_name(f"{output.stem}.rows.csv")
 
 
 def write_csv(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
