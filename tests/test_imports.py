@@ -9,7 +9,8 @@ import carl
 
 ROOT = Path(carl.__file__).parent
 LAYERS = [  # each may import from the ones before it and from itself
-    {"errors", "files", "memory", "precision", "terminal", "config", "device", "distributed", "clustering"},
+    {"errors", "files", "child_process", "memory", "precision", "terminal", "config"},
+    {"device", "distributed", "clustering"},
     {"optim", "models", "views"},
     {"data"},
     {"methods"},

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 
 from carl import files
+from carl.child_process import start_python
 from carl.errors import UserError
 from carl.reproduction import data_paths, jobs, runner
 from carl.reproduction.compare import markdown, row
@@ -437,8 +436,7 @@ def test_a_terminal_shows_what_the_job_said_last(monkeypatch, tmp_path):
 
 def child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have jobs' processes run this instead."""
-    real = subprocess.Popen
-    monkeypatch.setattr(runner.subprocess, "Popen", lambda command, **rest: real([sys.executable, "-c", code], **rest))
+    monkeypatch.setattr(runner, "start_python", lambda arguments, **rest: start_python(["-c", code], **rest))
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])

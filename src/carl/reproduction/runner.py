@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from carl import files
+from carl.child_process import start_python
 from carl.errors import UserError
 from carl.reproduction.cost import Estimate
 from carl.reproduction.jobs import (
@@ -153,11 +154,11 @@ def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     where = [] if data_root is None else [str(data_root)]
-    command = [sys.executable, "-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
+    arguments = ["-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
     with log.open("ab") as output:
         before = output.tell()  # what earlier attempts said
         # In a session of its own, so that Ctrl-C reaches it once, from us.
-        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        child = start_python(arguments, stdout=output, stderr=subprocess.STDOUT, own_session=True)
         with _signals_to(child) as passed_on:
             code = _wait(child, log)
     signum = passed_on[0] if passed_on else code - 128
