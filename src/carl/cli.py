@@ -360,9 +360,11 @@ def compare(
     from_file = {} if config_file is None else read_toml(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
+    from carl.reproduction.compare import CompareRequest
     from carl.reproduction.compare import compare as run_comparison
 
-    sys.exit(run_comparison(layer, methods.split(",") if methods else (), seeds, out, click.echo))
+    names = tuple(methods.split(",")) if methods else ()
+    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), click.echo))
 
 
 @cli.command()
@@ -393,9 +395,11 @@ def reproduce(
 
     Writes tables and figures that show the paper's numbers and ours. Stopped, the same command goes on.
     """
+    from carl.reproduction.reproduce import ReproduceRequest
     from carl.reproduction.reproduce import reproduce as run_reproduction
 
-    sys.exit(run_reproduction(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs, click.echo))
+    request = ReproduceRequest(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs)
+    sys.exit(run_reproduction(request, click.echo))
 
 
 @cli.group()

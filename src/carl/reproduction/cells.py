@@ -12,15 +12,25 @@ from importlib import resources
 from typing import Any
 
 from carl.reproduction.jobs import Outcome, machine_in_words
-from carl.reproduction.recipes import COSTS, MEMORY, PAIRS, PER_PROTOTYPE, SPEED, Cell, Plan, Setting, in_words
-from carl.reproduction.scales import TITLES
+from carl.reproduction.recipes import (
+    COSTS,
+    MEMORY,
+    PAIRS,
+    PER_PROTOTYPE,
+    SPEED,
+    Cell,
+    Experiment,
+    Setting,
+    protocol_in_words,
+)
+from carl.reproduction.scales import DATA_TITLES
 
 PaperNumber = tuple[Decimal, Decimal | None]  # mean, and deviation where the paper gives one
 DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for all else
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledCell:
     """A cell with what was measured."""
 
     cell: Cell
@@ -28,7 +38,7 @@ class Filled:
     failed: int
     settings: tuple[Setting, ...]  # what the values were measured with: one, unless runs were mixed
     paper: PaperNumber | None
-    places: tuple[tuple[str, str], ...] = ()  # machine and date of each value
+    measured_on: tuple[tuple[str, str], ...] = ()  # machine and date of each value
 
     @property
     def mean(self) -> float | None:
@@ -81,16 +91,16 @@ def paper_numbers(name: str) -> dict[tuple[str, str], PaperNumber]:
     return numbers
 
 
-def fill(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Filled]:
-    numbers = paper_numbers(plan.name)
-    return [_filled(cell, outcomes, numbers) for cell in plan.cells]
+def fill_cells(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> list[FilledCell]:
+    numbers = paper_numbers(experiment.name)
+    return [_filled(cell, outcomes, numbers) for cell in experiment.cells]
 
 
-def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[str, str], PaperNumber]) -> Filled:
+def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[str, str], PaperNumber]) -> FilledCell:
     found = [outcomes[name] for name in cell.jobs if name in outcomes]
     measured = [(o, value) for o in found if (value := figure_of(o, cell.figure)) is not None]
     settings = dict.fromkeys(setting_of(outcome, cell.figure, len(measured)) for outcome, _ in measured)
-    return Filled(
+    return FilledCell(
         cell,
         tuple(value for _, value in measured),
         sum(outcome["state"] == "failed" for outcome in found),
@@ -124,7 +134,7 @@ def _cost_of(outcome: Outcome, figure: str) -> float | None:
     return None if value is None else value / 1e6 if figure == MEMORY else float(value)
 
 
-def random_of(outcome: Outcome, figure: str) -> float | None:
+def random_figure_of(outcome: Outcome, figure: str) -> float | None:
     """The same encoder with random weights, where the protocol measures it too."""
     found = outcome.get("measures", {}).get(figure, {}).get("accuracy", {}).get("random") or {}
     return found.get("20", found.get("top-1"))
@@ -143,24 +153,24 @@ def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
         prototypes=config["method"].get("prototypes") if config else None,
         targets=config["method"].get("targets") if config else None,
         judged_on=measure.get("data", ""),
-        protocol=in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
+        protocol=protocol_in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
         seeds=seeds,
     )
 
 
 WORDS: dict[str, Callable[[Any], str]] = {
-    "data": lambda value: TITLES.get(value, str(value)),
+    "data": lambda value: DATA_TITLES.get(value, str(value)),
     "images": lambda value: f"{value:,} images",
     "epochs": lambda value: f"{value} epochs",
     "batch_size": lambda value: f"batch {value}",
     "prototypes": lambda value: f"K = {value}",
     "targets": lambda value: {"average": "averaged"}.get(value, str(value)) + " targets",
-    "judged_on": lambda value: f"judged on {TITLES.get(value, value)}",
+    "judged_on": lambda value: f"judged on {DATA_TITLES.get(value, value)}",
     "protocol": str,
 }
 
 
-def differences(filled: Filled) -> dict[str, tuple[str, str]]:
+def differences(filled: FilledCell) -> dict[str, tuple[str, str]]:
     """For each value that is not the paper's, the paper's and ours in words."""
     theirs, found = filled.cell.setting, {}
     if theirs is None:
@@ -174,10 +184,10 @@ def differences(filled: Filled) -> dict[str, tuple[str, str]]:
     return found
 
 
-TITLED = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the loss is a row's
+IN_TITLES = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the loss is a row's
 
 
-def ours_in_words(column: str, cells: Sequence[Filled], names: Sequence[str] = TITLED) -> list[str]:
+def ours_in_words(column: str, cells: Sequence[FilledCell], names: Sequence[str] = IN_TITLES) -> list[str]:
     """What our numbers in a column are of, by the values `names`: those that differ, or all if the paper has none."""
     own = [f for f in cells if f.cell.column == column]
     alone = all(f.paper is None and f.cell.figure not in COSTS for f in own)

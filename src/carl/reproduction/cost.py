@@ -18,7 +18,7 @@ from carl.methods.pcl import PclOptions
 from carl.optim import build_optimizer
 from carl.records.run_directory import RunDirectory
 from carl.reproduction.jobs import Job, Measure, is_measured, read_outcome
-from carl.reproduction.overview import assumed_facts, assumed_views, resolved
+from carl.reproduction.overview import assumed_facts, assumed_views, resolved_config
 from carl.reproduction.scales import LABELLED
 from carl.training.console import duration
 
@@ -105,11 +105,11 @@ def part_left(job: Job, root: Path) -> float:
     if not job.trains or not run.checkpoint_file.is_file():
         return float(job.trains)
     reached = max((record.get("epoch", 0.0) for record in files.read_json_lines(run.metrics_file)), default=0.0)
-    return max(0.0, 1 - reached / resolved(job).train.epochs)
+    return max(0.0, 1 - reached / resolved_config(job).train.epochs)
 
 
 def kind_of(job: Job) -> Kind:
-    config = resolved(job)
+    config = resolved_config(job)
     assert config.data.image_size is not None
     return Kind(
         config.method.name,
@@ -132,7 +132,7 @@ def passes(job: Job, measure: Measure) -> float:
 
 def measured_pace(job: Job) -> Pace:
     """From steps on made-up images, with the job's method, views, size and optimiser."""
-    config, facts = resolved(job), assumed_facts(job)
+    config, facts = resolved_config(job), assumed_facts(job)
     device = pick_device(config.train.device)
     batch = config.train.batch_size if device.type != "cpu" else min(CPU_BATCH, config.train.batch_size)
     method = build_method(config, facts, device)
@@ -160,7 +160,7 @@ def measured_pace(job: Job) -> Pace:
 
 def clustering(job: Job) -> float:
     """Seconds of k-means over all epochs, from one product of this device; 0 for methods without."""
-    config, facts = resolved(job), assumed_facts(job)
+    config, facts = resolved_config(job), assumed_facts(job)
     options = config.method
     if not isinstance(options, PclOptions):
         return 0.0

@@ -25,7 +25,7 @@ from carl.evaluation.results import centre_of, file_hash
 from carl.methods.build import with_absolute_paths
 from carl.methods.health import TOO_EARLY
 from carl.records.run_directory import JOB_LOCK, RunDirectory
-from carl.reproduction.data_paths import located, located_section
+from carl.reproduction.data_paths import data_source, with_data_source
 from carl.training.commands import pretrain
 from carl.training.pretrain import FREE_ON_RESUME, completed
 
@@ -128,10 +128,10 @@ def _is_whole(found: Outcome) -> bool:
 def read_outcome(root: Path, job: Job) -> Outcome | None:
     """What a job gave so far, None before it has run; an outcome of other values does not count."""
     found = stored_outcome(root, job)
-    return found if found is not None and is_of(found, job) else None
+    return found if found is not None and is_outcome_of(found, job) else None
 
 
-def is_of(outcome: Outcome, job: Job) -> bool:
+def is_outcome_of(outcome: Outcome, job: Job) -> bool:
     """Whether the outcome is of the job: of what it asks for, and of what its preset has now for such data."""
     if identity(outcome["layer"]) != job.identity:
         return False
@@ -150,18 +150,18 @@ def kept_file(results: Path, name: str) -> Path:
     return results / "jobs" / f"{name.replace('/', '--')}.json"
 
 
-def adopt(jobs: Sequence[Job], results: Path, root: Path) -> int:
+def adopt_outcomes(jobs: Sequence[Job], results: Path, root: Path) -> int:
     """Let finished outcomes that are kept in `results` count where no run of the job is; how many there were.
 
     So a clone, or another machine, goes on where the outcomes end, without the weights.
     """
-    found = [(job, outcome) for job in jobs if (outcome := to_adopt(job, results, root)) is not None]
+    found = [(job, outcome) for job in jobs if (outcome := adoptable_outcome(job, results, root)) is not None]
     for job, outcome in found:
         files.write_json(outcome_file(root, job), outcome)
     return len(found)
 
 
-def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
+def adoptable_outcome(job: Job, results: Path, root: Path) -> Outcome | None:
     here, run = read_outcome(root, job), RunDirectory(root / job.name)
     if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
         return None
@@ -171,10 +171,10 @@ def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
 def kept_outcome(results: Path, job: Job) -> Outcome | None:
     """A finished outcome of the job, kept beside the tables."""
     found = _read(kept_file(results, job.name))
-    return found if found is not None and found["state"] == "done" and is_of(found, job) else None
+    return found if found is not None and found["state"] == "done" and is_outcome_of(found, job) else None
 
 
-def keep(job: Job, outcome: Outcome, results: Path) -> None:
+def keep_outcome(job: Job, outcome: Outcome, results: Path) -> None:
     """Keep an outcome beside the tables if it is finished; failures are of this machine alone."""
     if outcome["state"] == "done":
         files.write_json(kept_file(results, job.name), outcome)
@@ -191,7 +191,7 @@ def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
 
 
 @contextmanager
-def only_one_at(job: Job, root: Path) -> Iterator[bool]:
+def job_lock(job: Job, root: Path) -> Iterator[bool]:
     """Whether no other process is at this job, nor will be while the context lasts."""
     path = root / job.name / JOB_LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -199,7 +199,7 @@ def only_one_at(job: Job, root: Path) -> Iterator[bool]:
         yield held
 
 
-def is_at_work(job: Job, root: Path) -> bool:
+def is_in_progress(job: Job, root: Path) -> bool:
     """Whether some process is at this job now."""
     path = root / job.name / JOB_LOCK
     if not path.exists():
@@ -214,17 +214,17 @@ class InUseError(UserError):
 
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
     """Train (or go on), measure what is not measured yet, and write the outcome."""
-    with only_one_at(job, root) as alone:
+    with job_lock(job, root) as alone:
         if not alone:
             raise InUseError(f"{root / job.name} is in use by another process; wait until that has ended")
-        return _run(job, root, data_root)
+        return _train_and_measure(job, root, data_root)
 
 
-def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
+def _train_and_measure(job: Job, root: Path, data_root: Path | None) -> Outcome:
     start, folder = time.monotonic(), root / job.name
     if job.trains:
-        layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
-        _reopen(folder, job, layer)
+        layer = with_absolute_paths(merge([job.layer, {"data": with_data_source(job.layer["data"], data_root)}]))
+        _prepare_resume(folder, job, layer)
         pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
     known = read_outcome(root, job)
     if known is not None and job.trains and not _is_of_these_weights(known, folder):
@@ -253,7 +253,7 @@ def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
     return {m.get("encoder_hash") for m in outcome["measures"].values()} <= {file_hash(path) for path in encoders}
 
 
-def _reopen(folder: Path, job: Job, layer: Layer) -> None:
+def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
     """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
 
     That they are the same images, the fingerprint in the checkpoint says when the run goes on.
@@ -284,10 +284,10 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
         if measure.data is None:
             result = evaluate(target, request)
         else:
-            other = {**located(measure.data, data_root), "limit": measure.limit}
+            other = {**data_source(measure.data, data_root), "limit": measure.limit}
             result = evaluate(target, request, str(other.pop("source")), layer={"data": other})
     else:
-        data = located_section(job.layer["data"], data_root)
+        data = with_data_source(job.layer["data"], data_root)
         layer: Layer = {
             "data": {key: value for key, value in data.items() if key != "source"},
             "model": job.layer.get("model", {}),
@@ -326,12 +326,12 @@ def training_figures(folder: Path) -> Outcome:
         "train_seconds": round(ends[-1]["seconds"], 1) if ends else None,
         "verdict": probes[-1].get("verdict") if probes else None,
         "collapsed_at": collapsed_at(probes),
-        "losses": losses(records),
-        "probes": [_short(probe) for probe in probes],
+        "losses": mean_losses(records),
+        "probes": [_probe_summary(probe) for probe in probes],
     }
 
 
-def losses(records: Sequence[Outcome]) -> list[float]:
+def mean_losses(records: Sequence[Outcome]) -> list[float]:
     """Of each epoch: the mean over the steps that were logged in it."""
     found: dict[int, list[float]] = {}
     for record in records:
@@ -366,7 +366,7 @@ def collapsed_at(probes: Sequence[Outcome]) -> float | None:
     return first
 
 
-def _short(probe: Outcome) -> Outcome:
+def _probe_summary(probe: Outcome) -> Outcome:
     wanted = (
         "epoch", "images", "knn", "rank_me", "spread", "used", "covering", "dead", "duplicates", "information",
         "agreement",

@@ -22,7 +22,7 @@ from carl.reproduction.jobs import (
     Job,
     Outcome,
     is_measured,
-    only_one_at,
+    job_lock,
     outcome_file,
     read_outcome,
     run_job,
@@ -56,15 +56,15 @@ class Shard:
         return list(jobs)[self.number - 1 :: self.of]
 
 
-def state(root: Path, job: Job) -> str:
+def job_state(root: Path, job: Job) -> str:
     """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process is at it."""
     outcome = read_outcome(root, job)
     if outcome is None:
         return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
-    return state_of(outcome, job)
+    return outcome_state(outcome, job)
 
 
-def state_of(outcome: Outcome, job: Job) -> str:
+def outcome_state(outcome: Outcome, job: Job) -> str:
     if outcome["state"] != "done":
         return str(outcome["state"])
     return "done" if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
@@ -83,7 +83,7 @@ def run_jobs(
     `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
     `expected` is of the jobs that are not done, where it is known.
     """
-    todo = [job for job in jobs if state(root, job) != "done"]
+    todo = [job for job in jobs if job_state(root, job) != "done"]
     if len(todo) < len(jobs):
         say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
     failed: dict[str, str] = {}
@@ -91,7 +91,7 @@ def run_jobs(
         left = time_left(jobs, todo[place - 1 :], root, expected)
         say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
         try:
-            reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
+            reason = _run_in_own_process(job, root, data_root) if own_process else _run_here(job, root, data_root)
         except InUseError:
             say("  another process is at this run, and it is left to that one")
             continue
@@ -110,7 +110,7 @@ def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Es
     """
     sizes = expected.whole if expected else {job.name: job.cost for job in jobs if job.trains}
     done = [(sizes[job.name], found) for job in jobs if job.name in sizes and (found := read_outcome(root, job))]
-    known = [(size, spent) for size, found in done if (spent := _spent(found)) is not None]
+    known = [(size, spent) for size, found in done if (spent := _seconds_spent(found)) is not None]
     if not known and not expected:
         return None
     pace = sum(spent for _, spent in known) / sum(size for size, _ in known) if known else 1.0
@@ -118,7 +118,7 @@ def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Es
     return pace * sum(rest.get(job.name, 0.0) for job in left)
 
 
-def _spent(outcome: Outcome) -> float | None:
+def _seconds_spent(outcome: Outcome) -> float | None:
     """Seconds of training, over all sittings, and of measuring."""
     if outcome["state"] != "done" or outcome.get("train_seconds") is None:
         return None
@@ -127,17 +127,17 @@ def _spent(outcome: Outcome) -> float | None:
 
 def _note_failure(job: Job, root: Path, reason: str) -> None:
     """Never over a finished outcome: what was measured stays. Nor where another process has come to the job since."""
-    with only_one_at(job, root) as alone:
+    with job_lock(job, root) as alone:
         found = stored_outcome(root, job)
         if alone and (found is None or found["state"] != "done"):
-            files.write_json(outcome_file(root, job), failure(job, reason))
+            files.write_json(outcome_file(root, job), failed_outcome(job, reason))
 
 
-def failure(job: Job, reason: str) -> Outcome:
+def failed_outcome(job: Job, reason: str) -> Outcome:
     return {"name": job.name, "state": "failed", "reason": reason, "layer": job.to_json()["layer"], "measures": {}}
 
 
-def _here(job: Job, root: Path, data_root: Path | None) -> str | None:
+def _run_here(job: Job, root: Path, data_root: Path | None) -> str | None:
     try:
         run_job(job, root, data_root)
     except InUseError:
@@ -149,7 +149,7 @@ def _here(job: Job, root: Path, data_root: Path | None) -> str | None:
     return None
 
 
-def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
+def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
     """None when it went well, else the last line that the job said; its output is in `logs/` of `root`."""
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)

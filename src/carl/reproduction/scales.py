@@ -10,7 +10,7 @@ from carl.methods.paper import PAPER_VALUES
 from carl.reproduction.jobs import Measure
 
 # Names as the paper prints them.
-TITLES = {
+DATA_TITLES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "stl10": "STL-10",
@@ -56,7 +56,7 @@ class Scale:
         """Of Eq. 4, those that are shown: whether targets are joint."""
         return (False, True) if self.joint else (False,)
 
-    def section(self, name: str) -> Layer:
+    def data_section(self, name: str) -> Layer:
         """The data section for a data set of the paper; where it is on this machine is no part of it."""
         return {"data": {"source": self.source or name, "limit": self.limit}}
 
@@ -74,8 +74,8 @@ class Scale:
         more = self.main_seeds.get(method, self.seeds) if data == MAIN and variant in ("", "joint") else self.seeds
         return range(more)
 
-    def run(self, data: str, layer: Layer) -> Layer:
-        return merge([self.section(data), {"log": {"report": False}}, self.common, layer])
+    def run_layer(self, data: str, layer: Layer) -> Layer:
+        return merge([self.data_section(data), {"log": {"report": False}}, self.common, layer])
 
     def linear_measures(self, at_epoch: int | None = None) -> tuple[Measure, ...]:
         return tuple(Measure(protocol, at_epoch=at_epoch) for protocol in self.linear)
