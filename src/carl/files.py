@@ -56,7 +56,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of one a line; a last line cut off by a crash is left out, a missing file is empty."""
+    """The objects in a file with one per line; a last line cut off by a crash is left out, a missing file is empty."""
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:

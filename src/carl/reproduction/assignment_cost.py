@@ -33,17 +33,17 @@ from carl.reproduction.recipes import preset_of
 from carl.reproduction.scales import MAIN, Scale
 
 FILE = "choosing.json"
-REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; of the clustering a third
-LATE = 0.9  # of the training: PCL clusters and SwAV has its queue
+REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; a third as many clusterings
+LATE = 0.9  # progress of the training at which PCL clusters and SwAV has its queue
 CARL_LOSS, SWAV_LOSS, SIMCLR_LOSS = "CARL, loss", "SwAV, codes and loss", "SimCLR, loss (no prototypes)"
 PCL_LOSS, EMBEDDING, KMEANS = "PCL, loss", "PCL, embedding all images", "PCL, k-means"
 PARTS = (CARL_LOSS, SWAV_LOSS, PCL_LOSS, EMBEDDING, KMEANS, SIMCLR_LOSS)
-BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # of a figure: one a method, from below
+BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # one bar per method, its parts from below
 Record = dict[str, Any]
 
 
 def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> Record:
-    """Seconds of an epoch, and bytes that are held for it, by part and number of prototypes."""
+    """Seconds per epoch and bytes in memory, for each part and each number of prototypes."""
     epoch = Epoch(scale, pick_device("auto"))
     repeats = SMOKE_REPEATS if scale.name == "smoke" else REPEATS
     say("measuring what the encoder takes for an epoch")
@@ -66,7 +66,7 @@ def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> 
 
 
 def record_settings(scale: Scale, counts: Sequence[int]) -> Record:
-    """What a record is of: one of other settings does not count."""
+    """What a record was measured with; one with other settings does not count."""
     epoch = Epoch(scale, torch.device("cpu"))
     return {"images": epoch.images, "batch": epoch.batch, "counts": list(counts), "parts": list(PARTS)}
 
@@ -89,7 +89,7 @@ class Epoch:
         )
 
     def method(self, name: str, values: Layer) -> Method:
-        """As the scale's runs have it, but for `values`."""
+        """The method as in the scale's runs, except for `values`."""
         job = self._job(name, values)
         return build_method(resolved_config(job), assumed_facts(job), self.device)
 
@@ -114,7 +114,7 @@ class Epoch:
         return step
 
     def assignment_parts(self, count: int, repeats: int) -> dict[str, Record]:
-        """All parts but the embedding of all images, which takes the same for any number of prototypes."""
+        """All parts except embedding all images, which takes the same time for any number of prototypes."""
         clusters = [max(2, count // 4), max(2, count // 2), count]  # in the ratio of the paper's 250, 500 and 1000
         carl, swav = (self.method(name, {"prototypes": count}) for name in ("carl", "swav"))
         pcl = self.method("pcl", {"clusters": clusters})
@@ -163,7 +163,7 @@ def _wait_for(tensor: Tensor | None) -> None:
 
 
 def median_seconds(work: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Of each kind of work; they take turns, so that a slow minute of the machine meets all."""
+    """The median for each kind of work; they take turns, so that a slow minute of the machine affects all alike."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     for repeat in range(repeats + 1):
         for name, part in work.items():
@@ -196,7 +196,7 @@ def write_record(folder: Path, record: Record) -> None:
 
 
 def markdown_table(record: Record) -> str:
-    """The table, of seconds, their share of the encoder's, and what is held."""
+    """Seconds, their share of the encoder's seconds, and memory, as a table with its caption."""
     whole, counts = record["encoder_seconds"], record["counts"]
     lines = [
         f"An epoch of {record['images']:,} images in batches of {record['batch']}, of which the encoder's forward and "

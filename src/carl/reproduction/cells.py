@@ -1,4 +1,4 @@
-"""Cells with what was measured in them, and what the paper's number and ours are of."""
+"""Table cells with the paper's number, our measurements, and the settings behind both."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from carl.reproduction.recipes import (
 from carl.reproduction.scales import DATA_TITLES
 
 PaperNumber = tuple[Decimal, Decimal | None]  # mean, and deviation where the paper gives one
-DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for all else
+DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for everything else
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class FilledCell:
     """A cell with what was measured."""
 
     cell: Cell
-    values: tuple[float, ...]  # one a finished seed
+    values: tuple[float, ...]  # one per finished seed
     failed: int
-    settings: tuple[Setting, ...]  # what the values were measured with: one, unless runs were mixed
+    settings: tuple[Setting, ...]  # what the values were measured with: one setting, unless runs were mixed
     paper: PaperNumber | None
     measured_on: tuple[tuple[str, str], ...] = ()  # machine and date of each value
 
@@ -50,7 +50,7 @@ class FilledCell:
 
     @property
     def as_in_the_paper(self) -> bool:
-        """Whether data, images, epochs, batch, K, loss, protocol and seeds are those of the paper's number."""
+        """Whether data, images, epochs, batch, K, loss, protocol and seeds are the same as for the paper's number."""
         return self.settings == (self.cell.setting,)
 
     def ours(self) -> str:
@@ -75,7 +75,7 @@ class FilledCell:
 
 
 def rounded(value: Decimal, digits: int) -> Decimal:
-    """As the paper's tables are: half up."""
+    """Rounded half up, as in the paper's tables."""
     return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
 
 
@@ -111,7 +111,7 @@ def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[
 
 
 def figure_of(outcome: Outcome, figure: str) -> float | None:
-    """A number of a finished job: a cost, memory in MB, or top-1 accuracy (kNN: 20 neighbours) of a measure."""
+    """A number from a finished job: a cost, memory in MB, or the top-1 accuracy (kNN: 20 neighbours) of a measure."""
     if outcome["state"] != "done":
         return None
     if figure in COSTS:
@@ -124,10 +124,10 @@ def figure_of(outcome: Outcome, figure: str) -> float | None:
 
 
 def _cost_of(outcome: Outcome, figure: str) -> float | None:
-    if figure == PAIRS:  # CARL: the two views of each image; SimCLR: each of the 2B views with all of other images
+    if figure == PAIRS:  # CARL pairs the views of an image; SimCLR each of the 2B views with all views of other images
         batch = outcome["config"]["train"]["batch_size"]
         return 2.0 * batch * (batch - 1) if outcome["config"]["method"]["name"] == "simclr" else float(batch)
-    if figure == PER_PROTOTYPE:  # of the last probe's images, two views each
+    if figure == PER_PROTOTYPE:  # among the images of the last probe
         last = (outcome.get("probes") or [{}])[-1]
         return last["images"] / last["used"] if last.get("used") and "images" in last else None
     value = outcome.get(figure)
@@ -141,7 +141,7 @@ def random_figure_of(outcome: Outcome, figure: str) -> float | None:
 
 
 def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
-    """What a number of a finished job was measured with, from what the job wrote down."""
+    """What a number of a finished job was measured with, as the job recorded it."""
     measure = outcome["measures"].get(figure, {})
     config = outcome.get("config")
     fraction = measure.get("hyperparameters", {}).get("fraction")
@@ -178,17 +178,17 @@ def differences(filled: FilledCell) -> dict[str, tuple[str, str]]:
     for ours in filled.settings:
         for name, words in WORDS.items():
             both = getattr(theirs, name), getattr(ours, name)
-            told = name == "judged_on" and both == (theirs.data, ours.data)  # by the line on the data
+            told = name == "judged_on" and both == (theirs.data, ours.data)  # already told by the data
             if both[0] != both[1] and not told:
                 found[name] = (words(both[0]), words(both[1]))
     return found
 
 
-IN_TITLES = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the loss is a row's
+IN_TITLES = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the row tells the loss
 
 
 def ours_in_words(column: str, cells: Sequence[FilledCell], names: Sequence[str] = IN_TITLES) -> list[str]:
-    """What our numbers in a column are of, by the values `names`: those that differ, or all if the paper has none."""
+    """The settings `names` of our numbers in a column: those that differ from the paper's, all if it has none."""
     own = [f for f in cells if f.cell.column == column]
     alone = all(f.paper is None and f.cell.figure not in COSTS for f in own)
     texts: dict[str, None] = {}

@@ -63,7 +63,7 @@ def _read_row(
 
 
 def _check_start(layer: Layer, names: Sequence[str]) -> None:
-    """Say what no method can begin with before anything is written; what one alone cannot, the table says."""
+    """Raise an error that stops every method before anything is written; one that stops some is left to the table."""
     errors = []
     for name in names:
         try:
@@ -81,7 +81,7 @@ def _job(name: str, seed: int, layer: Layer) -> Job:
 
 
 def method_row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict[str, Any]:
-    """A method's line: means over seeds, and the values that its preset for this data changes from the paper's."""
+    """A method's line: means over seeds, and the values that differ from the paper's."""
     done = [outcome for outcome in outcomes if outcome["state"] == "done"]
     if not done:
         return {"method": name, "state": "failed", "reason": reason}
@@ -122,7 +122,7 @@ def changed_values(name: str, outcome: Outcome) -> dict[str, Any]:
     """Values of method, views and optimiser that differ from the method's `paper` preset for the same data."""
     method = find_method(name)
     config = resolve([outcome["config"]], method.Options).model_dump(mode="json")  # with values newer than the outcome
-    enough = max(outcome["images"], 10**8)  # so that nothing of the paper's is cut to the data
+    enough = max(outcome["images"], 10**8)  # so that no value of the paper is cut to fit the data
     facts = DataFacts(outcome["data"], enough, 3, config["data"]["image_size"], outcome["classes"])
     paper = resolve([{"data": {"source": "x"}}, method.preset("paper", facts)], method.Options)
     usual = method.completed(paper).model_dump(mode="json")
@@ -135,7 +135,7 @@ def changed_values(name: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def shared_values(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the values that are not the paper's, those that all methods have: the caption says them once."""
+    """The changed values that all methods share; the caption names them once."""
     first = rows[0]["values"] if len(rows) > 1 else {}
     return {key: value for key, value in first.items() if all(r["values"].get(key) == value for r in rows)}
 

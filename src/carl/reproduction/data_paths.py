@@ -1,4 +1,4 @@
-"""Where the paper's data sets are on this machine; no part of what a run is."""
+"""Where the paper's data sets are on this machine. A run is the same run wherever its data are."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def data_source(name: str, root: Path | None) -> dict[str, Any]:
 
 
 def with_data_source(section: Mapping[str, Any], root: Path | None) -> dict[str, Any]:
-    """A data section with its source where it is here."""
+    """A data section whose source is where it is on this machine."""
     return {**section, **data_source(str(section["source"]), root)}

@@ -66,7 +66,7 @@ def _save(figure: Any, name: str, folder: Path) -> list[Path]:
 
 
 def draw_assignment_cost(record: Mapping[str, Any], scale: Scale, folder: Path) -> list[Path]:
-    """Seconds of an epoch that go into choosing prototypes: a group of bars a K, PCL's parts on top of each other."""
+    """Seconds per epoch for choosing prototypes: one group of bars per K, PCL's parts on top of each other."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -98,7 +98,7 @@ def draw_assignment_cost(record: Mapping[str, Any], scale: Scale, folder: Path) 
 
 
 def _settings_in_words(scale: Scale, cells: Sequence[FilledCell]) -> str:
-    """Scale, size and seeds of our numbers, for those who see nothing but the figure."""
+    """Scale, size and seeds of our numbers, for readers who see only the figure."""
     images = sorted({s.images for f in cells for s in f.settings if s.images})
     seeds = sorted({len(f.values) for f in cells if f.values})
     counts = f"{images[0]:,}" + (f" to {images[-1]:,}" if len(images) > 1 else "") if images else "no"
@@ -107,7 +107,7 @@ def _settings_in_words(scale: Scale, cells: Sequence[FilledCell]) -> str:
 
 
 def _colours(rows: Sequence[str]) -> dict[str, Any]:
-    """A colour a row; that of a variant, such as the other reading of Eq. 4, is its row's, halfway to white."""
+    """One colour per row; a variant, such as the other reading of Eq. 4, has its row's colour halfway to white."""
     from matplotlib import colormaps
 
     places = {row: place for place, row in enumerate(dict.fromkeys(_main_row(row) for row in rows))}
@@ -127,7 +127,7 @@ def _of_accuracy(cells: Sequence[FilledCell]) -> list[FilledCell]:
 def _table(
     experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
 ) -> list[Any]:
-    """One panel: a group of bars a column, a bar a row, the paper's numbers as marks on them."""
+    """One panel: one group of bars per column, one bar per row, the paper's numbers as marks on them."""
     shown = [f for f in _of_accuracy(cells) if f.mean is not None or f.paper is not None]
     rows = list(dict.fromkeys(f.cell.row for f in shown))
     columns = list(dict.fromkeys(f.cell.column for f in shown))
@@ -156,13 +156,13 @@ def _table(
 
 
 def _title(column: str, cells: Sequence[FilledCell]) -> str:
-    """The column with, below it, what our numbers are of where that is not the paper's."""
+    """The column, and below it the settings in which our numbers differ from the paper's."""
     shown = ours_in_words(column, cells, ("data", "judged_on", "epochs", "protocol"))
     return column + ("\nours: " + ",\n".join(shown) if shown else "")
 
 
 def _draw_random(axis: Panel, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]) -> None:
-    """What the encoders of all these runs have before training, as a line: where that is one number."""
+    """A line at the accuracy of the untrained encoders, where that is one number."""
     if any(f.cell.setting is None for f in cells) or len({f.cell.figure for f in cells}) > 1:
         return  # they have a row of their own, or there is one number for each protocol
     found: dict[str, list[float]] = {}
@@ -199,7 +199,7 @@ def _legend(axis: Panel, colours: Mapping[str, Any], marks: str, scale: Scale) -
 def _prior(
     experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
 ) -> list[Any]:
-    """The paper's curves, and ours: of the same measure where encoders on the way were measured, else of the probes."""
+    """The paper's curves and ours: the same measure if encoders were measured on the way, otherwise the kNN probes."""
     rows = list(dict.fromkeys(f.cell.row for f in cells))
     colours = _colours(rows)
 
@@ -263,7 +263,7 @@ def _collapse(
 
 
 def _measured_curve(row: str, cells: Sequence[FilledCell]) -> list[tuple[float, float]]:
-    """What was measured at the paper's epochs; none where that is the end of training alone."""
+    """What was measured at the paper's epochs; empty if only the end of training was measured."""
     points = [
         (float(f.settings[0].epochs), f.mean)
         for f in cells
@@ -324,12 +324,12 @@ def _count(cell: FilledCell) -> int:
 
 
 def _has_collapsed(cell: FilledCell, outcomes: Mapping[str, Outcome]) -> bool:
-    """Whether a seed of it collapsed for good."""
+    """Whether one of its seeds collapsed for good."""
     return any(outcomes.get(name, {}).get("collapsed_at") is not None for name in cell.cell.jobs)
 
 
 def _row_label(row: str, cells: Sequence[FilledCell]) -> str:
-    """The row's title, and the data that ours is of where it is another."""
+    """The row's title, with our data where they are not the row's."""
     data = {DATA_TITLES.get(s.data, s.data) for f in cells for s in f.settings}
     return row if data <= {row.split(",")[0]} else f"{row} (ours: {', '.join(sorted(data))})"
 

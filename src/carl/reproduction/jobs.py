@@ -58,10 +58,10 @@ class Measure:
 class Job:
     """`layer` is the run's configuration; without a method in it, the untrained encoder is measured."""
 
-    name: str  # of its folder; the same name is the same run, in whatever experiment it stands
+    name: str  # of its folder; the same name is the same run, whichever experiment asks for it
     layer: Layer
     measures: tuple[Measure, ...]
-    cost: float = 1.0  # in images seen, to tell the time left
+    cost: float = 1.0  # images seen in training, to estimate the time left
 
     @property
     def trains(self) -> bool:
@@ -81,7 +81,7 @@ class Job:
 
 
 def identity(layer: Layer) -> Layer:
-    """The values that have a say in the weights: two layers with the same, and the same presets, are the same run."""
+    """The values that decide the weights: layers with the same values and the same presets are the same run."""
     plain: Layer = json.loads(json.dumps(layer))
     found = {
         section: {
@@ -99,12 +99,12 @@ def outcome_file(root: Path, job: Job) -> Path:
 
 
 def stored_outcome(root: Path, job: Job) -> Outcome | None:
-    """Whatever stands in the job's file."""
+    """What the job's file holds, whatever values it was measured with."""
     return _read(outcome_file(root, job))
 
 
 def _read(path: Path) -> Outcome | None:
-    """An outcome, None where there is none or its file is damaged."""
+    """An outcome; None if there is none or its file is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -113,7 +113,7 @@ def _read(path: Path) -> Outcome | None:
 
 
 def _is_whole(found: Outcome) -> bool:
-    """Whether what the tables read is there, and of its kind."""
+    """Whether everything that the tables read is there, with the right type."""
     kinds: dict[str, type] = {"state": str, "layer": dict, "measures": dict}
     if found.get("state") == "done":
         kinds |= {"machine": dict, "made": str}
@@ -126,13 +126,13 @@ def _is_whole(found: Outcome) -> bool:
 
 
 def read_outcome(root: Path, job: Job) -> Outcome | None:
-    """What a job gave so far, None before it has run; an outcome of other values does not count."""
+    """The job's outcome so far, None before it has run; an outcome with other values does not count."""
     found = stored_outcome(root, job)
     return found if found is not None and is_outcome_of(found, job) else None
 
 
 def is_outcome_of(outcome: Outcome, job: Job) -> bool:
-    """Whether the outcome is of the job: of what it asks for, and of what its preset has now for such data."""
+    """Whether the outcome has the values that the job asks for and that its preset gives now for such data."""
     if identity(outcome["layer"]) != job.identity:
         return False
     if outcome["state"] != "done" or not job.trains:
@@ -146,12 +146,12 @@ def is_outcome_of(outcome: Outcome, job: Job) -> bool:
 
 
 def kept_file(results: Path, name: str) -> Path:
-    """Where an outcome is kept beside the tables made from it, for others to have."""
+    """Where an outcome is kept beside the tables made from it, so that others have it too."""
     return results / "jobs" / f"{name.replace('/', '--')}.json"
 
 
 def adopt_outcomes(jobs: Sequence[Job], results: Path, root: Path) -> int:
-    """Let finished outcomes that are kept in `results` count where no run of the job is; how many there were.
+    """Let finished outcomes that are kept in `results` count for jobs that have no run here; how many there were.
 
     So a clone, or another machine, goes on where the outcomes end, without the weights.
     """
@@ -175,13 +175,13 @@ def kept_outcome(results: Path, job: Job) -> Outcome | None:
 
 
 def keep_outcome(job: Job, outcome: Outcome, results: Path) -> None:
-    """Keep an outcome beside the tables if it is finished; failures are of this machine alone."""
+    """Keep an outcome beside the tables if it is finished; a failure says nothing to other machines."""
     if outcome["state"] == "done":
         files.write_json(kept_file(results, job.name), outcome)
 
 
 def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
-    """Whether the outcome has this figure, measured as the protocol measures now."""
+    """Whether the outcome has this measure, taken as the protocol takes it now."""
     found = None if outcome is None else outcome["measures"].get(measure.key)
     if found is None:
         return False
@@ -192,15 +192,15 @@ def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
 
 @contextmanager
 def job_lock(job: Job, root: Path) -> Iterator[bool]:
-    """Whether no other process is at this job, nor will be while the context lasts."""
+    """Whether no other process works on this job, now and while the context lasts."""
     path = root / job.name / JOB_LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.only_holder(path, patience=0.2) as held:  # who merely looks lets go at once
+    with files.only_holder(path, patience=0.2) as held:  # `is_in_progress` lets go at once
         yield held
 
 
 def is_in_progress(job: Job, root: Path) -> bool:
-    """Whether some process is at this job now."""
+    """Whether a process works on this job now."""
     path = root / job.name / JOB_LOCK
     if not path.exists():
         return False
@@ -209,11 +209,11 @@ def is_in_progress(job: Job, root: Path) -> bool:
 
 
 class InUseError(UserError):
-    """Another process is at the job."""
+    """Another process works on the job."""
 
 
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
-    """Train (or go on), measure what is not measured yet, and write the outcome."""
+    """Train or resume, measure what is not measured yet, and write the outcome."""
     with job_lock(job, root) as alone:
         if not alone:
             raise InUseError(f"{root / job.name} is in use by another process; wait until that has ended")
@@ -228,7 +228,7 @@ def _train_and_measure(job: Job, root: Path, data_root: Path | None) -> Outcome:
         pretrain(layer, folder, "auto", ["carl", "experiment", job.name])
     known = read_outcome(root, job)
     if known is not None and job.trains and not _is_of_these_weights(known, folder):
-        known = None  # of a run that is elsewhere, or gone
+        known = None  # from a run that is elsewhere, or gone
     now = {"machine": machine(pick_device("auto")), "made": time.strftime("%Y-%m-%d")}
     known = known or {"measures": {}}
     measures = dict(known["measures"])
@@ -242,7 +242,7 @@ def _train_and_measure(job: Job, root: Path, data_root: Path | None) -> Outcome:
         "measures": measures,
         **(training_figures(folder) if job.trains else {}),
         "seconds": round(time.monotonic() - start, 1),
-        **{name: known.get(name, value) for name, value in now.items()},  # of the training, which gave the speed
+        **{name: known.get(name, value) for name, value in now.items()},  # those of the training, which gave the speed
     }
     files.write_json(outcome_file(root, job), outcome)
     return outcome
@@ -256,7 +256,7 @@ def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
 def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
     """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
 
-    That they are the same images, the fingerprint in the checkpoint says when the run goes on.
+    When the run resumes, the fingerprint in the checkpoint tells whether they are the same images.
     """
     run = RunDirectory(folder)
     if not run.config_file.is_file():
@@ -275,7 +275,7 @@ def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
 
 
 def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
-    """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
+    """The figures of one evaluation, with those of random weights if the protocol has them, and their settings."""
     request = measure.request
     if job.trains:
         target = str(folder)
@@ -332,7 +332,7 @@ def training_figures(folder: Path) -> Outcome:
 
 
 def mean_losses(records: Sequence[Outcome]) -> list[float]:
-    """Of each epoch: the mean over the steps that were logged in it."""
+    """For each epoch, the mean over the steps that were logged in it."""
     found: dict[int, list[float]] = {}
     for record in records:
         if record["kind"] == "step" and record.get("loss") is not None:
@@ -341,7 +341,7 @@ def mean_losses(records: Sequence[Outcome]) -> list[float]:
 
 
 def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], batch_size: int) -> float | None:
-    """Of the whole training: all steps and what came before each epoch (PCL's clustering), without probes."""
+    """Over the whole training: all steps and what came before each epoch (PCL's clustering), without probes."""
     seconds, before = sum(prepared), 0
     for record in records:
         if record["kind"] == "step" and record["step"] > before:
@@ -351,13 +351,13 @@ def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], bat
 
 
 def clustering_seconds(prepared: Sequence[float]) -> float | None:
-    """Of one clustering; None for methods without. Epochs before the first take no time and do not count."""
+    """For one clustering; None for methods without. Epochs before the first take no time and do not count."""
     taken = [seconds for seconds in prepared if seconds >= 0.001]
     return round(statistics.median(taken), 3) if taken else None
 
 
 def collapsed_at(probes: Sequence[Outcome]) -> float | None:
-    """The epoch from which on every probe found a collapse; None if the last did not."""
+    """The epoch since which every probe found a collapse; None if the last did not."""
     first = None
     for probe in reversed(probes):
         if probe.get("verdict") != "collapsed":
@@ -377,7 +377,7 @@ def _probe_summary(probe: Outcome) -> Outcome:
 
 
 def machine_in_words(machine: dict[str, Any]) -> str:
-    """Where a run was measured, which need not be here."""
+    """The machine that a run was measured on, which need not be this one."""
     where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
     counts = ", ".join(f"{machine[f'{one}s']} {one}{'s' * (machine[f'{one}s'] != 1)}" for one in ("core", "thread"))
     return f"{where}, {counts}"

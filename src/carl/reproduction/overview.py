@@ -41,17 +41,17 @@ def assumed_facts(job: Job) -> DataFacts:
 
 
 def resolved_config(job: Job) -> Config:
-    """The job's whole configuration, by the facts of the paper's data sets."""
+    """The job's whole configuration, assuming the paper's data sets."""
     return completed(job.layer, assumed_facts(job))
 
 
 def assumed_views(config: Config) -> Views:
-    """The run's views; what its images are normalised by is not known here."""
+    """The run's views, with made-up normalisation: the data are not opened here."""
     return build_views(config, (0.5,) * 3, (0.25,) * 3)
 
 
 def overview_lines(jobs: Sequence[Job]) -> list[str]:
-    """Values of all runs once, then, for each run, what is its own; then how they are evaluated."""
+    """The values that all runs share, then for each run the others, then how the runs are evaluated."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         groups.setdefault(job.name.rpartition("/seed-")[0], []).append(job)
@@ -75,7 +75,7 @@ def _rows(values: Mapping[str, str]) -> list[str]:
 
 
 def deciding_values(job: Job) -> Values:
-    """Every value that decides the outcome of a run, in words; those that have no effect are left out."""
+    """Every value that decides the outcome of a run, in words; values without effect are left out."""
     measured = {"measured by": ", ".join(measure.key for measure in job.measures)}
     if not job.trains:
         return {"weights": "random, untrained", **measured}
@@ -180,7 +180,7 @@ def _head(method: str, model: str, classes: int) -> str:
 
 
 def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
-    """The values of each protocol that is used, one a line."""
+    """The values of each protocol that is used, one per line."""
     asked = dict.fromkeys((m.protocol, m.fraction, m.epochs) for job in jobs for m in job.measures)
     lines = []
     for protocol, fraction, epochs in asked:

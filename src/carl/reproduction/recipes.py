@@ -19,7 +19,7 @@ TARGETS_NOTE = (
     "CARL's targets are averaged unless a row says joint: each view in turn is a fixed target of the other, which the "
     "paper leaves open."
 )
-# Figures of a job that are no accuracy.
+# Figures of a job other than accuracies.
 SPEED, MEMORY, PAIRS = "images_per_second", "peak_memory_bytes", "pairs_per_batch"
 CLUSTERING, PER_PROTOTYPE = "clustering_seconds", "images_per_prototype"
 COSTS = (SPEED, CLUSTERING, MEMORY, PAIRS, PER_PROTOTYPE)
@@ -42,19 +42,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a table: the mean over the jobs (seeds) of what one measure gave."""
+    """A number in a table: the mean of one measure over the jobs, which differ in their seed."""
 
     row: str
     column: str
     jobs: tuple[str, ...]  # none where this scale leaves the cell out
     figure: str  # key of a Measure, or one of COSTS
-    paper: tuple[str, str] | None = None  # row and column of paper.toml that it answers
-    setting: Setting | None = None  # of the paper's number
+    paper: tuple[str, str] | None = None  # row and column of its counterpart in paper.toml
+    setting: Setting | None = None  # that the paper's number was measured with
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """An experiment at a scale."""
+    """A table or figure of the paper at a scale: its runs, and the cells that they fill."""
 
     name: str
     title: str
@@ -63,7 +63,7 @@ class Experiment:
     cells: tuple[Cell, ...]
     note: str = ""  # what else its tables must say
     chart: str = ""  # label of the x axis where the columns are numbers and the paper draws a figure
-    prototype_counts: tuple[int, ...] = ()  # numbers of prototypes that the cost of choosing among is measured for
+    prototype_counts: tuple[int, ...] = ()  # for each, the cost of choosing among so many is measured
 
 
 def protocol_in_words(protocol: str, epochs: int | None, fraction: float | None = None) -> str:
@@ -81,7 +81,7 @@ def paper_setting(
     judged_on: str | None = None,
     protocol: str = "linear, 100 epochs",  # He et al. 2020, which the paper follows
 ) -> Setting:
-    """As sections 4 and 5 and appendix A of the paper have it."""
+    """A setting as in sections 4 and 5 and appendix A of the paper."""
     usual = PAPER_VALUES[data].prototypes if method in ("carl", "swav") else None
     return Setting(
         data=data,
@@ -107,7 +107,7 @@ class Builder:
     def add(
         self, data: str, method: str, variant: str, layer: Layer, epochs: int, measures: Sequence[Measure]
     ) -> tuple[str, ...]:
-        """Jobs of all seeds of a setting; their names. Encoders that a measure is of are kept."""
+        """Add a job for each seed; returns their names. Encoders that are measured on the way are kept."""
         names = []
         kept = sorted({measure.at_epoch for measure in measures if measure.at_epoch is not None})
         for seed in self.scale.seeds_of(method, data, variant):
@@ -120,7 +120,7 @@ class Builder:
         return tuple(names)
 
     def add_random(self, data: str, measures: Sequence[Measure]) -> tuple[str, ...]:
-        """The untrained encoder of each seed."""
+        """Add the untrained encoder of each seed."""
         names = []
         for seed in self.scale.seeds_of(RANDOM, data):
             layer = self.scale.run_layer(data, {"train": {"seed": seed}})
@@ -142,7 +142,7 @@ class Builder:
         setting: Setting | None = None,
         paper: tuple[str, str] | None = None,
     ) -> None:
-        """A cell; with the setting of the paper's number, which is at the same row and column unless named."""
+        """Add a cell. The paper's number, if it has one, is at the same row and column unless `paper` names others."""
         place = paper or ((row, column) if setting is not None else None)
         self.cells.append(Cell(row, column, jobs, figure, place, setting))
 
@@ -155,7 +155,7 @@ class Builder:
         setting: Setting | None = None,
         paper: tuple[str, str] | None = None,
     ) -> None:
-        """A cell for each protocol that stands for linear evaluation; the paper's number beside the first."""
+        """Add a cell for each protocol that stands for linear evaluation; the first answers the paper's number."""
         first, *others = self.scale.linear
         self.fill(row, f"{place} {epochs}" if place else f"{epochs} epochs", jobs, first, setting, paper)
         for protocol in others:
@@ -166,7 +166,7 @@ class Builder:
 
 
 def merge_jobs(one: Job, other: Job) -> Job:
-    """Two jobs of one name as one: a single run with all that is kept and measured of it."""
+    """Two jobs with the same name as one run, which keeps and measures what both ask for."""
     if one.identity != other.identity:
         raise ValueError(f"{one.name} names two different runs")
     measures = tuple(dict.fromkeys((*one.measures, *other.measures)))
@@ -248,7 +248,7 @@ def transfer(scale: Scale) -> Experiment:
             jobs = () if left_out else build.add(data, method, variant, layer, epochs, [measure])
             setting = paper_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
             build.fill(row, column, jobs, measure.key, setting, (method, column))
-        few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images is no image of some classes
+        few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images leaves classes without any
         labels = [Measure("semi", fraction=part, epochs=scale.train_epochs) for part in few]
         labels.append(Measure("finetune", epochs=scale.train_epochs))
         jobs = build.add(scale.unlabelled, method, variant, layer, epochs, labels)
@@ -356,7 +356,7 @@ def claims(scale: Scale) -> Experiment:
 
 
 def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None:
-    """Accuracy and cost. Pairs are the paper's count for a batch of 256: 256 of CARL, 130,560 of SimCLR."""
+    """Accuracy and cost. Pairs are the paper's count for a batch of 256: 256 for CARL, 130,560 for SimCLR."""
     build.fill(row, "accuracy", jobs, build.scale.linear[0])
     build.fill(row, "images/s", jobs, SPEED)
     build.fill(row, "peak MB", jobs, MEMORY)
@@ -379,7 +379,7 @@ RECIPES: dict[str, Callable[[Scale], Experiment]] = {
 
 
 def find_experiments(name: str, scale: Scale) -> list[Experiment]:
-    """The experiment, or `all`. A run that others need too keeps what they need, whichever of them makes it."""
+    """The experiment, or `all`. A run that several experiments share keeps what all of them need."""
     if name not in (*RECIPES, "all"):
         raise UserError(f"unknown experiment {name!r}{suggestion(name, [*RECIPES, 'all'])}")
     experiments = {known: recipe(scale) for known, recipe in RECIPES.items()}
@@ -389,7 +389,7 @@ def find_experiments(name: str, scale: Scale) -> list[Experiment]:
 
 
 def distinct_jobs(experiments: Sequence[Experiment]) -> list[Job]:
-    """Jobs of all experiments, each once with all that is kept and measured of it."""
+    """The jobs of all experiments, each once, with everything that any of them keeps and measures."""
     found: dict[str, Job] = {}
     for job in (job for experiment in experiments for job in experiment.jobs):
         found[job.name] = merge_jobs(found[job.name], job) if job.name in found else job

@@ -88,7 +88,7 @@ def reproduce(request: ReproduceRequest, say: Say) -> int:
 
 
 def plan_reproduction(request: ReproduceRequest) -> Reproduction:
-    """What the request comes to; nothing is read but the names of folders, and nothing is written."""
+    """What the request comes to. Only checks that folders exist; writes nothing."""
     scale = SCALES[request.scale]
     if request.own_runs:
         if not scale.on_the_way:
@@ -178,7 +178,7 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: S
 
 
 def measure_assignment_cost(work: Reproduction, say: Say) -> None:
-    """Measure once what choosing prototypes costs, when no run is left that could be going on beside it."""
+    """Measure once what choosing prototypes costs, when no run is left that could slow it down."""
     jobs = [job for experiment in work.experiments for job in experiment.jobs]
     if any(job_state(work.runs, job) in ("waiting", "cut off") for job in jobs):
         return
@@ -249,7 +249,7 @@ def say_status(work: Reproduction, say: Say) -> None:
 
 
 def state_now(job: Job, work: Reproduction) -> str:
-    """The job's state, outcomes that would be adopted counted as its own; `running` while a process is at it."""
+    """The job's state, counting an outcome that would be adopted; `running` while a process works on it."""
     kept = adoptable_outcome(job, work.results, work.runs)
     found = job_state(work.runs, job) if kept is None else outcome_state(kept, job)
     return "running" if found != "done" and is_in_progress(job, work.runs) else found

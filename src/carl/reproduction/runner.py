@@ -1,4 +1,4 @@
-"""Runs jobs one after another: skips what is finished, goes on with what was cut off, and survives a failure."""
+"""Runs jobs one after another: skips finished ones, resumes interrupted ones, and continues after a failure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from carl.terminal import show_line
 from carl.training.console import duration
 
 Say = Callable[[str], None]
-IN_USE = 75  # exit code of a job's process: another is at the job (EX_TEMPFAIL)
+IN_USE = 75  # exit code of a job's process if another process works on the job (EX_TEMPFAIL)
 WINDOWS = os.name == "nt"
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -57,7 +57,7 @@ class Shard:
 
 
 def job_state(root: Path, job: Job) -> str:
-    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process is at it."""
+    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process works on it."""
     outcome = read_outcome(root, job)
     if outcome is None:
         return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
@@ -78,10 +78,10 @@ def run_jobs(
     data_root: Path | None = None,
     expected: Estimate | None = None,
 ) -> dict[str, str]:
-    """Run what is not done; names of the jobs that failed, with the reason. A signal ends the job, saved, and the rest.
+    """Run the jobs that are not done; returns those that failed, with the reason. A signal saves the job and ends all.
 
-    `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
-    `expected` is of the jobs that are not done, where it is known.
+    `own_process` gives each job a process of its own: its peak memory is its own, and a crash takes nothing with it.
+    `expected` is the estimate for the jobs that are not done, if there is one.
     """
     todo = [job for job in jobs if job_state(root, job) != "done"]
     if len(todo) < len(jobs):
@@ -103,10 +103,10 @@ def run_jobs(
 
 
 def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Estimate | None = None) -> float | None:
-    """Seconds: what is expected, corrected by what the finished ones of these jobs took.
+    """Seconds: what is expected, corrected by the time that finished jobs took.
 
-    Where nothing is expected, training is taken to need as long for an image as it did; None before any is finished.
-    Untrained encoders and failures take next to nothing and would say nothing of the rest.
+    Without an estimate, training is assumed to take as long per image as it did; None before a job is finished.
+    Untrained encoders and failures are left out: they take next to no time and say nothing about the rest.
     """
     sizes = expected.whole if expected else {job.name: job.cost for job in jobs if job.trains}
     done = [(sizes[job.name], found) for job in jobs if job.name in sizes and (found := read_outcome(root, job))]
@@ -119,14 +119,14 @@ def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Es
 
 
 def _seconds_spent(outcome: Outcome) -> float | None:
-    """Seconds of training, over all sittings, and of measuring."""
+    """Seconds of training, including what came before interruptions, and of measuring."""
     if outcome["state"] != "done" or outcome.get("train_seconds") is None:
         return None
     return float(outcome["train_seconds"] + sum(measure["seconds"] for measure in outcome["measures"].values()))
 
 
 def _note_failure(job: Job, root: Path, reason: str) -> None:
-    """Never over a finished outcome: what was measured stays. Nor where another process has come to the job since."""
+    """Write the failure down, except over a finished outcome or while another process works on the job."""
     with job_lock(job, root) as alone:
         found = stored_outcome(root, job)
         if alone and (found is None or found["state"] != "done"):
@@ -144,13 +144,13 @@ def _run_here(job: Job, root: Path, data_root: Path | None) -> str | None:
         raise
     except UserError as error:
         return str(error)
-    except Exception as error:  # a fault of ours in one job: the others still run, and the exit code tells
+    except Exception as error:  # our own fault in one job: the others still run, and the exit code tells
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
-    """None when it went well, else the last line that the job said; its output is in `logs/` of `root`."""
+    """None if it went well, otherwise the last line that the job printed; its output is in `logs/` of `root`."""
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     where = [] if data_root is None else [str(data_root)]
@@ -185,7 +185,7 @@ def _wait(child: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def _last_line(log: Path, begin: int = 0) -> str:
-    """The last line that is not empty, of what comes after byte `begin`."""
+    """The last line after byte `begin` that is not empty."""
     with log.open("rb") as file:
         file.seek(max(begin, file.seek(0, os.SEEK_END) - 4096))
         lines = file.read().decode(errors="replace").splitlines()
@@ -194,7 +194,7 @@ def _last_line(log: Path, begin: int = 0) -> str:
 
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Passes signals that would end this process on to the child, which saves; gives those that came.
+    """Passes signals that would end this process on to the child, which saves; gives the signals that came.
 
     A second one reaches the child too, and ends it at once.
     """

@@ -1,4 +1,4 @@
-"""Tables of an experiment in the paper's form: each cell shows the paper's number and ours, and what ours is of."""
+"""Tables in the paper's form: each cell shows the paper's number and ours; captions say how they differ."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _rows_and_columns(cells: Sequence[FilledCell]) -> tuple[list[str], list[str]
 
 
 def column_title(column: str, cells: Sequence[FilledCell]) -> str:
-    """The paper's title, and what our numbers under it are of where that differs or the paper has none."""
+    """The paper's title, and the settings of our numbers where they differ or the paper has no number."""
     texts = ours_in_words(column, cells)
     return f"{column} (ours: {', '.join(texts)})" if texts else column
 
 
 def caption(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> str:
-    """What the table shows, in full what differs from the paper, for columns that it differs in alike, and where."""
+    """What the table shows, everything that differs from the paper, and where and when it was measured."""
     told: dict[str, list[str]] = {}
     for column in _rows_and_columns(cells)[1]:
         own = {f.cell.row: differences(f) for f in cells if f.cell.column == column and f.settings and f.cell.setting}
@@ -53,7 +53,7 @@ def caption(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -
 
 
 def _machines_and_dates(cells: Sequence[FilledCell]) -> list[str]:
-    """Machines and dates of the runs; a warning if speeds of different machines stand beside each other."""
+    """Machines and dates of the runs; a warning if the table compares speeds of different machines."""
     places = sorted({place for f in cells for place in f.measured_on})
     if not places:
         return []
@@ -65,7 +65,7 @@ def _machines_and_dates(cells: Sequence[FilledCell]) -> list[str]:
 
 
 def _table_lines(cells: Sequence[FilledCell], slanted: str, escaped: Callable[[str], str] = str) -> list[list[str]]:
-    """Titles and lines; `slanted` is how this form writes `{}` in italics."""
+    """The column titles, then the rows; `slanted` is how this format writes `{}` in italics."""
     rows, columns = _rows_and_columns(cells)
     at = {(f.cell.row, f.cell.column): f for f in cells}
 
@@ -109,7 +109,7 @@ def latex(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> 
 
 
 def _stacked(title: str) -> str:
-    """`a (ours: b, c)` on a line each, so that a table of many columns fits a page."""
+    """`a (ours: b, c)` on three lines, so that a table with many columns fits on a page."""
     parts = title.replace(" (ours: ", "\nours: ").removesuffix(")").replace(", ", "\n").split("\n")
     return title if len(parts) == 1 else "\\shortstack{" + " \\\\ ".join(parts) + "}"
 
@@ -125,7 +125,7 @@ def _tex_escaped(text: str) -> str:
 
 
 def comma_separated(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> str:
-    """A line a cell, with all that the paper's number and ours are of."""
+    """One line per cell, with all settings of the paper's number and of ours."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [field.name for field in fields(Setting)]
@@ -150,7 +150,7 @@ def _setting_values(settings: Sequence[Setting], name: str) -> str:
 
 
 def health_table(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> str:
-    """What became of the prototypes of every run that has any, and when it collapsed, if it did; its first cell too."""
+    """For each run with prototypes what became of them, when it collapsed if it did, and its first cell."""
     lines = [
         "| run | in the table | the paper's / ours | verdict | collapsed at epoch | prototypes used "
         "| information (nats) | kNN probe |",

@@ -34,9 +34,9 @@ from carl.use.embedding_files import EmbeddingFile
 from carl.use.requests import CurateRequest
 
 NEIGHBOURS = 5  # whose similarity tells an outlier
-GROUP_IMAGES = 50  # images a k-means group, where there are no prototypes
+GROUP_IMAGES = 50  # images per k-means group, where there are no prototypes
 MOST_GROUPS = 1000  # by k-means; ours
-LARGEST_GROUP = 5_000  # images; all pairs of a group are compared, which larger ones are cut for by k-means
+LARGEST_GROUP = 5_000  # images: all pairs in a group are compared, so k-means cuts larger groups up
 MOST_PAIRS = 25_000_000  # compared at once: 100 MB
 
 KEPT, DUPLICATED, OUTLIER, REDUNDANT = "kept", "near-duplicate", "outlier", "not needed"
@@ -124,7 +124,7 @@ def select(
 
 
 def share_out(sizes: np.ndarray, total: int) -> np.ndarray:
-    """Equal shares of `total` for groups of these sizes, none over its size; where it does not go round, the largest.
+    """Equal shares of `total` for groups of these sizes, none over its size; the largest groups get what is left over.
 
     A group that is smaller than its share gives the rest to the others.
     """
@@ -179,7 +179,7 @@ def _compare(points: Tensor, groups: np.ndarray, duplicate: float, seed: int) ->
 
 
 def _pieces(points: Tensor, groups: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """The rows of each group in order, of a large group by parts that are alike.
+    """The rows of each group in order; a large group comes in parts of similar images.
 
     Images that are all the same cannot be told apart by k-means and stay one large part.
     """
@@ -201,7 +201,7 @@ def _outliers(typicality: np.ndarray, candidates: np.ndarray, part: float) -> np
 
 
 def _spread(points: Tensor, count: int, seed: int) -> np.ndarray:
-    """`count` places: of as many k-means clusters, the image nearest to each centre."""
+    """`count` places: in each of as many k-means clusters the image nearest to the centre."""
     if count == len(points):
         return np.arange(count)
     found = kmeans(points, count, seed)
@@ -215,7 +215,7 @@ def _spread(points: Tensor, count: int, seed: int) -> np.ndarray:
 
 
 def write_list(index: EmbeddingFile, selection: Selection, output: Path) -> None:
-    """The kept images, a line each; a .csv tells of every image why it was kept or left out."""
+    """The kept images, one per line; a .csv says for every image why it was kept or left out."""
     names = index.names()
     if output.suffix.lower() != ".csv":
         files.write_text(output, "".join(f"{names[row]}\n" for row in selection.kept))
@@ -233,7 +233,7 @@ def _quoted(text: str) -> str:
 
 
 def link_images(index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path) -> int:
-    """Links to the images at `rows` in a new folder, at their places below the common one; returns how many.
+    """Links to the images at `rows` in a new folder, in the same sub-folders; returns how many.
 
     Where a file system has no links, the files are copied. Nothing is written outside of the folder, and over nothing.
     """

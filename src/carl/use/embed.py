@@ -29,7 +29,7 @@ from carl.use.requests import EmbedRequest
 
 @dataclass(frozen=True)
 class Embedded:
-    """How it went."""
+    """What `embed` did."""
 
     rows: int
     bad: tuple[BadFile, ...]
@@ -224,7 +224,7 @@ def _writable(name: str) -> str:
 
 
 def _list_bad(output: Path, bad: Sequence[BadFile]) -> Path | None:
-    """OUTPUT.bad-files.txt, a line each; none is left over from an earlier call."""
+    """Write OUTPUT.bad-files.txt, one line per file; one left over from an earlier call is removed."""
     path = output.with_name(f"{output.name}.bad-files.txt")
     if not bad:
         path.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ BATCH = 256  # images; as in evaluation, so that embeddings are its features
 
 @dataclass(frozen=True, eq=False)
 class Represented:
-    """What a model says of a batch of images, on the CPU."""
+    """What a model computes for a batch of images, on the CPU."""
 
     features: np.ndarray  # (B, D) float32
     log_p: Tensor | None  # (B, K) log-probabilities of the prototypes, for methods that have them
@@ -40,7 +40,7 @@ class Represented:
 
 @dataclass(frozen=True, eq=False)
 class TrainedModel:
-    """The model of a run with all that is needed to feed it."""
+    """The model of a run, with everything needed to feed it images."""
 
     run: RunDirectory
     config: Config

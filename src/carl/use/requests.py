@@ -49,8 +49,8 @@ class CurateRequest:
     keep: int
     output: Path  # the list
     links: Path | None = None  # a folder to link the images into
-    # Cosine of centred embeddings. Of 20,000 images of CIFAR-10, by CARL's ResNet-18 after 12 epochs, 0.99 leaves out
-    # 1.5%, 0.98 10% and 0.95 half: what an encoder of little training takes for equal is often not.
+    # Cosine of centred embeddings. With CARL's ResNet-18 after 12 epochs on 20,000 images of CIFAR-10, 0.99 leaves out
+    # 1.5%, 0.98 10% and 0.95 half: images that a hardly trained encoder finds equal often are not.
     duplicate: float = 0.99
     outliers: float = 0.01  # part of the images; ours
     split: str | None = None

@@ -188,7 +188,7 @@ def write_sheet(
 
 
 def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
-    """What or where the images of these rows are, for files and for what is read from one end to the other."""
+    """The images of these rows: paths of files, or the content of what has to be read from one end to the other."""
     names = index.names()
     paths = {row: path for row in rows if (path := index.file_of(names[row])) is not None and path.is_file()}
     if paths:
@@ -209,7 +209,7 @@ def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterato
 
 
 def picture(content: Content) -> str:
-    """The image as a data address, at most THUMBNAIL px a side, or an empty one where it cannot be read."""
+    """The image as a data address, at most THUMBNAIL px per side; empty if it cannot be read."""
     try:
         pixels = _viewable(content)
     except DecodeError:
