@@ -29,7 +29,7 @@ from carl.data import Split, open_dataset
 from carl.errors import UserError
 from carl.evaluation.logistic import FEW_PENALTY, linear_probe
 from carl.use.curate import DUPLICATED, OUTLIER, select
-from carl.use.encoder import BATCH, Trained, load_trained
+from carl.use.encoder import BATCH, TrainedModel, load_trained
 
 Choose = Callable[[int, int], np.ndarray]  # (how many, seed) to rows
 
@@ -53,7 +53,7 @@ class Embeddings:
     labels: np.ndarray  # (N,)
 
 
-def embedded(trained: Trained, split: Split | None) -> Embeddings:
+def embedded(trained: TrainedModel, split: Split | None) -> Embeddings:
     if split is None or split.labels is None:
         raise UserError("the data need labels and a test split; give for example cifar10")
     pixels, labels = split.images.pixels, split.labels

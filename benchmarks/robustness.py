@@ -29,7 +29,7 @@ from carl import files
 from carl.config import Layer, merge
 from carl.errors import UserError
 from carl.methods.carl import ROBUST_VALUES
-from carl.reproduction.jobs import Job, Measure, Outcome, adopt, keep, read_outcome
+from carl.reproduction.jobs import Job, Measure, Outcome, adopt_outcomes, keep_outcome, read_outcome
 from carl.reproduction.runner import Shard, run_jobs
 
 ROOT = Path(__file__).parent.parent
@@ -273,7 +273,7 @@ def picture(part: Part, lines: Sequence[Line]) -> Figure:
 def write_part(part: Part, outcomes: Mapping[str, Outcome], folder: Path, pictures: Path) -> None:
     for job in part.jobs():
         if job.name in outcomes:
-            keep(job, outcomes[job.name], folder)
+            keep_outcome(job, outcomes[job.name], folder)
     rows = [(row.words, row.jobs(part.name, part.common)) for row in part.rows]
     rows.append(("random weights", part.untrained()))
     found = [line(words, [outcomes[job.name] for job in jobs if job.name in outcomes]) for words, jobs in rows]
@@ -290,7 +290,7 @@ def study(
     failed: dict[str, str] = {}
     for part in (PARTS[name] for name in names):
         jobs = part.jobs()
-        adopt(jobs, RESULTS, runs)
+        adopt_outcomes(jobs, RESULTS, runs)
         mine = [] if tables else shard.take(jobs)
         failed |= run_jobs(mine, runs, say, own_process=True, data_root=data_root)
         outcomes = {job.name: read_outcome(runs, job) for job in jobs}

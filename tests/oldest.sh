@@ -26,5 +26,5 @@ fi
     tests/data/test_pickles.py tests/data/test_parquet.py tests/data/test_decode.py tests/data/test_arrays.py \
     tests/training/test_run.py tests/use/test_embed.py tests/reliability/test_versions.py \
     tests/evaluation/test_cluster.py tests/evaluation/test_knn.py tests/evaluation/test_logistic.py \
-    tests/reporting/test_exhibits.py tests/reporting/test_report.py tests/reproduction/test_outputs.py \
-    tests/reliability/test_hostile_weights.py
+    tests/reporting/test_exhibits.py tests/reporting/test_report.py tests/reproduction/test_tables.py \
+    tests/reliability/test_hostile_weights.py tests/test_files.py

@@ -359,9 +359,10 @@ def test_the_python_of_a_page_runs(name: str, here: Path, seen: set[object]):
 
 
 def embed_photos(folder: Path) -> None:
-    from carl.use.commands import embed_images
+    from carl.use.embed import embed_images
+    from carl.use.requests import EmbedRequest
 
-    list(embed_images(folder / "runs" / "photos", "photos", folder / "embeddings.parquet", None, force=True))
+    list(embed_images(EmbedRequest(folder / "runs" / "photos", "photos", folder / "embeddings.parquet", force=True)))
 
 
 def changed(code: str) -> str:

@@ -14,6 +14,8 @@ from carl.errors import UserError, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
 from carl.terminal import show_progress
+from carl.use.export import FORMATS
+from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = "Named set of values to start from.  [default: robust, or paper on the paper's data sets]"
@@ -283,16 +285,24 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
 
     Memory use does not grow with the number of images. If it is interrupted, the same command resumes.
     """
-    from carl.use.commands import embed_images
+    from carl.use.embed import embed_images
 
-    _echo_lines(embed_images(run, images, output, split, force))
+    _echo_lines(embed_images(EmbedRequest(run, images, output, split, force)))
 
 
 @cli.command()
 @click.argument("run", type=PATH)
 @click.argument("images")
 @click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
-@click.option("-k", "--count", type=int, default=10, show_default=True, metavar="N", help="Images to find per query.")
+@click.option(
+    "-k",
+    "--count",
+    type=int,
+    default=SearchRequest.count,
+    show_default=True,
+    metavar="N",
+    help="Images to find per query.",
+)
 @click.option("--split", metavar="NAME", help=SPLIT_HELP)
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="Page to write."
@@ -303,9 +313,9 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
     QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file that `carl embed` wrote; otherwise
     the embeddings are computed once and cached.
     """
-    from carl.use.commands import search_images
+    from carl.use.search import search_images
 
-    _echo_lines(search_images(run, images, queries, count, split, output))
+    _echo_lines(search_images(SearchRequest(run, images, queries, output, count, split)))
 
 
 @cli.command()
@@ -318,11 +328,11 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 )  # fmt: skip
 @click.option("--links", type=PATH, metavar="FOLDER", help="Also link the images kept into this new folder.")
 @click.option(
-    "--duplicate", type=float, default=0.99, show_default=True, metavar="S",
+    "--duplicate", type=float, default=CurateRequest.duplicate, show_default=True, metavar="S",
     help="Similarity above which an image is a near-duplicate. Lower it to leave out more.",
 )  # fmt: skip
 @click.option(
-    "--outliers", type=float, default=0.01, show_default=True, metavar="P",
+    "--outliers", type=float, default=CurateRequest.outliers, show_default=True, metavar="P",
     help="Fraction of the images to leave out as the least typical.",
 )  # fmt: skip
 @click.option("--split", metavar="NAME", help=SPLIT_HELP)
@@ -343,30 +353,37 @@ def curate(
     All kinds of image are covered, rare ones too; near-duplicates and outliers are left out. IMAGES may also be a file
     that `carl embed` wrote.
     """
-    from carl.use.commands import curate_images
+    from carl.use.curate import curate_images
 
-    _echo_lines(curate_images(run, images, keep, output, links, duplicate, outliers, split, seed))
+    _echo_lines(curate_images(CurateRequest(run, images, keep, output, links, duplicate, outliers, split, seed)))
 
 
 @cli.command()
 @click.argument("run", type=PATH)
 @click.option(
-    "--to", "form", required=True, type=click.Choice(["timm", "torchvision", "safetensors", "onnx", "torch-export"]),
-    help="Format to write. timm suits most uses; onnx runs without torch.",
+    "--to", "form", required=True, metavar="FORMAT",
+    shell_complete=lambda context, option, begun: [name for name in FORMATS if name.startswith(begun)],
+    help=" ".join(f"{name}: {form.words}." for name, form in FORMATS.items()),
 )  # fmt: skip
 @click.option(
-    "-o", "--output", type=PATH, metavar="FILE", help="File to write, a folder for timm.  [default: in RUN/export]"
-)
-@click.option("--normalise", is_flag=True, help="Let the graph (onnx, torch-export) normalise images in [0, 1] itself.")
+    "-o", "--output", type=PATH, metavar="FILE",
+    help=f"File to write, a folder for {listed([name for name, form in FORMATS.items() if form.is_own_folder])}."
+    "  [default: in RUN/export]",
+)  # fmt: skip
+@click.option(
+    "--normalise", is_flag=True,
+    help=f"Let the graph ({', '.join(name for name, form in FORMATS.items() if form.is_graph)}) normalise images in "
+    "[0, 1] itself.",
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
     """Save an encoder for use in another program.
 
     The export is loaded again and its features are compared with those of RUN. A model card is written with it.
     """
-    from carl.use.commands import export_encoder
+    from carl.use.export.export import export_encoder
 
-    _echo_lines(export_encoder(run, form, output, normalise, force))
+    _echo_lines(export_encoder(ExportRequest(run, form, output, normalise, force)))
 
 
 @cli.command()
@@ -409,9 +426,11 @@ def compare(
     from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
+    from carl.reproduction.compare import CompareRequest
     from carl.reproduction.compare import compare as run_comparison
 
-    sys.exit(run_comparison(layer, methods.split(",") if methods else (), seeds, out, click.echo))
+    names = tuple(methods.split(",")) if methods else ()
+    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), click.echo))
 
 
 @cli.command()
@@ -445,9 +464,11 @@ def reproduce(
     EXPERIMENT is linear, transfer, prior, prototypes, batch-size, claims or all. Tables and figures show our numbers
     beside the paper's. If it is interrupted, the same command resumes.
     """
+    from carl.reproduction.reproduce import ReproduceRequest
     from carl.reproduction.reproduce import reproduce as run_reproduction
 
-    sys.exit(run_reproduction(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs, click.echo))
+    request = ReproduceRequest(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs)
+    sys.exit(run_reproduction(request, click.echo))
 
 
 @cli.group()
@@ -509,7 +530,7 @@ def doctor(speed: bool) -> None:
 
     Also says what else could be installed, and how.
     """
-    from carl.use.commands import examine
+    from carl.use.doctor import examine
 
     for name, value in examine(speed):
         click.echo(f"{name:<13} {value}")

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 PARTIAL = ".partial"  # ends the names of what is not whole yet
 # Characters that a file name must not hold on Windows, and names that it keeps for devices.
@@ -55,7 +56,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """The objects in a file of one a line; a last line cut off by a crash is left out, a missing file is empty."""
+    """The objects in a file with one per line; a last line cut off by a crash is left out, a missing file is empty."""
     records = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []:
         try:
@@ -78,52 +79,34 @@ def remove_partial_files(folder: Path) -> None:
 def only_holder(path: Path, patience: float = 0.0) -> Iterator[bool]:
     """Whether this process alone holds the lock file `path`, for as long as the context lasts.
 
-    If another holds it, this one waits for up to `patience` seconds.
-
-    The system lets go of a lock when its holder ends, however it ends: what a killed process leaves behind is in no
-    one's way. On disks that cannot lock files everyone is let in.
+    If another process holds it, this one waits for up to `patience` seconds. On disks that cannot lock files everyone
+    is let in.
     """
-    with open(path, "a+b") as file:
-        deadline = time.monotonic() + patience
-        while not (held := _lock(file)) and time.monotonic() < deadline:
-            time.sleep(0.02)
+    from filelock import Timeout
+
+    with ExitStack() as stack:
         try:
-            yield held
-        finally:
-            if held:
-                _unlock(file)
+            stack.enter_context(lock_of(path).acquire(timeout=patience))
+            held = True
+        except Timeout:
+            held = False
+        except OSError as error:
+            if error.filename is not None:  # the file cannot be opened, which is not about locks
+                raise
+            held = True
+        yield held
 
 
-if sys.platform == "win32":
-    import msvcrt
+def lock_of(path: Path) -> FileLock:
+    """A lock on the file `path`, not acquired yet.
 
-    def _lock(file: IO[bytes]) -> bool:
-        try:
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
+    The system releases it when its holder ends, however it ends, so a killed process leaves nothing in the way. The
+    file itself stays: deleting it would let in a process while another, that had it open, holds it. Where the disk
+    cannot lock, acquiring raises an OSError without a file name.
+    """
+    from filelock import FileLock  # here: it takes as long to import as the rest of the command line
 
-    def _unlock(file: IO[bytes]) -> None:
-        msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
-
-else:
-    import fcntl
-
-    def _lock(file: IO[bytes]) -> bool:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # a network disk without locks
-            return True
-        return True
-
-    def _unlock(file: IO[bytes]) -> None:
-        try:
-            fcntl.flock(file, fcntl.LOCK_UN)
-        except OSError:  # as above
-            return
+    return FileLock(path, poll_interval=0.02, preserve_lock_file=True)
 
 
 def portable_name(text: str) -> str:

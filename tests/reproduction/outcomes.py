@@ -7,7 +7,7 @@ from typing import Any
 
 from carl.evaluation.protocols import PROTOCOLS
 from carl.reproduction.jobs import Job
-from carl.reproduction.overview import assumed_facts, resolved
+from carl.reproduction.overview import assumed_facts, resolved_config
 
 
 def invented(job: Job, value: float = 40.0, **changes: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def invented(job: Job, value: float = 40.0, **changes: Any) -> dict[str, Any]:
     outcome = {"name": job.name, "state": "done", "layer": job.to_json()["layer"], "measures": measures}
     outcome |= {"made": "2026-11-16", "machine": MACHINE}
     if job.trains:
-        config = resolved(job)
+        config = resolved_config(job)
         with_prototypes = config.method.name in ("carl", "swav", "pcl")
         last = {"images": 1000, **({"used": 80, "information": 2.0} if with_prototypes else {})}
         probes = [{"epoch": epoch, "knn": 20.0 + epoch, **last} for epoch in range(1, config.train.epochs + 1)]

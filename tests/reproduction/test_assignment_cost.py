@@ -14,9 +14,10 @@ from carl.models.momentum import Queue
 from carl.reproduction import assignment_cost, reproduce
 from carl.reproduction.assignment_cost import PARTS, Record
 from carl.reproduction.jobs import outcome_file
-from carl.reproduction.recipes import Plan, find_plans
+from carl.reproduction.recipes import find_experiments
+from carl.reproduction.reproduce import ReproduceRequest, Reproduction, plan_reproduction
 from carl.reproduction.scales import CPU, PAPER, SMOKE
-from carl.reproduction.tables import write_all
+from carl.reproduction.tables import write_tables_and_figures
 from tests.reproduction.outcomes import MACHINE, invented
 
 
@@ -57,14 +58,14 @@ def test_queues_are_full_when_a_loss_is_timed():
 
 
 def test_an_epoch_is_that_of_the_scales_runs():
-    assert assignment_cost.settings(CPU, (10,)) == {
+    assert assignment_cost.record_settings(CPU, (10,)) == {
         "images": 10_000,
         "batch": 256,
         "counts": [10],
         "parts": list(PARTS),
     }
-    assert assignment_cost.settings(PAPER, (10,))["images"] == 50_000
-    assert assignment_cost.settings(SMOKE, (10,))["batch"] == 32
+    assert assignment_cost.record_settings(PAPER, (10,))["images"] == 50_000
+    assert assignment_cost.record_settings(SMOKE, (10,))["batch"] == 32
 
 
 def test_times_are_medians_of_work_that_takes_turns_without_the_first():
@@ -84,7 +85,7 @@ def test_times_are_medians_of_work_that_takes_turns_without_the_first():
 def record(**changes: object) -> Record:
     parts = {name: {"seconds": float(place), "bytes": 1_500_000} for place, name in enumerate(PARTS)}
     made = {
-        **assignment_cost.settings(SMOKE, (10, 20)),
+        **assignment_cost.record_settings(SMOKE, (10, 20)),
         "encoder_seconds": 50.0,
         "prototypes": {"10": parts, "20": parts},
     }
@@ -92,7 +93,7 @@ def record(**changes: object) -> Record:
 
 
 def test_the_table_has_seconds_their_share_of_the_encoders_and_what_is_held():
-    text = assignment_cost.section(record())
+    text = assignment_cost.markdown_table(record())
     assert "| | K = 10 | K = 20 |\n|---|---|---|\n| CARL, loss | 0.00 s, 0.0%, 1.5 MB | " in text
     assert "| PCL, k-means | 4.00 s, 8.0%, 1.5 MB | 4.00 s, 8.0%, 1.5 MB |" in text
     assert "An epoch of 128 images in batches of 32, of which the encoder's" in text
@@ -113,25 +114,25 @@ def test_the_table_has_seconds_their_share_of_the_encoders_and_what_is_held():
     ],
 )
 def test_a_record_of_other_settings_or_damaged_does_not_count(damage, tmp_path):
-    assignment_cost.write(tmp_path, record())
-    assert assignment_cost.read(tmp_path, SMOKE, (10, 20)) == record()
-    assert assignment_cost.read(tmp_path, SMOKE, (10,)) is None
-    assignment_cost.write(tmp_path, record(**damage))
-    assert assignment_cost.read(tmp_path, SMOKE, (10, 20)) is None
+    assignment_cost.write_record(tmp_path, record())
+    assert assignment_cost.read_record(tmp_path, SMOKE, (10, 20)) == record()
+    assert assignment_cost.read_record(tmp_path, SMOKE, (10,)) is None
+    assignment_cost.write_record(tmp_path, record(**damage))
+    assert assignment_cost.read_record(tmp_path, SMOKE, (10, 20)) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "7", "{", '"a"'])
 def test_a_file_that_is_no_record_does_not_count(text, tmp_path):
     (tmp_path / assignment_cost.FILE).write_text(text)
-    assert assignment_cost.read(tmp_path, SMOKE, (10, 20)) is None
+    assert assignment_cost.read_record(tmp_path, SMOKE, (10, 20)) is None
 
 
-def claims(runs: Path, done: int | None = None) -> Plan:
-    """The plan, with outcomes of so many of its jobs."""
-    (plan,) = find_plans("claims", SMOKE)
-    for job in plan.jobs[:done]:
-        files.write_json(outcome_file(runs, job), invented(job))
-    return plan
+def claims(folder: Path, done: int | None = None) -> Reproduction:
+    """The experiment, with outcomes of so many of its jobs."""
+    work = plan_reproduction(ReproduceRequest("claims", "smoke", out=folder))
+    for job in work.jobs[:done]:
+        files.write_json(outcome_file(work.runs, job), invented(job))
+    return work
 
 
 def test_it_is_measured_once_and_not_while_a_run_is_left(monkeypatch, tmp_path):
@@ -142,29 +143,28 @@ def test_it_is_measured_once_and_not_while_a_run_is_left(monkeypatch, tmp_path):
         return record()
 
     monkeypatch.setattr(assignment_cost, "measure", measure)
-    runs, results = tmp_path / "runs", tmp_path / "results"
-    reproduce.measure_choosing([claims(runs, done=2)], SMOKE, runs, results, print)
+    reproduce.measure_assignment_cost(claims(tmp_path, done=2), print)
     assert times == []
     for _ in range(2):
-        reproduce.measure_choosing([claims(runs)], SMOKE, runs, results, print)
+        reproduce.measure_assignment_cost(claims(tmp_path), print)
     assert times == [(10, 20)]
 
 
 def test_a_run_that_failed_does_not_keep_it_from_being_measured(monkeypatch, tmp_path):
-    plan = claims(tmp_path)
-    files.write_json(outcome_file(tmp_path, plan.jobs[0]), invented(plan.jobs[0], state="failed"))
+    work = claims(tmp_path)
+    files.write_json(outcome_file(work.runs, work.jobs[0]), invented(work.jobs[0], state="failed"))
     monkeypatch.setattr(assignment_cost, "measure", lambda *_: record())
-    reproduce.measure_choosing([plan], SMOKE, tmp_path, tmp_path, print)
-    assert json.loads((tmp_path / assignment_cost.FILE).read_text()) == record()
+    reproduce.measure_assignment_cost(work, print)
+    assert json.loads((work.results / assignment_cost.FILE).read_text()) == record()
 
 
 def test_the_table_stands_under_the_claims_alone(tmp_path):
-    assignment_cost.write(tmp_path, record())
+    assignment_cost.write_record(tmp_path, record())
     told = []
-    for plan in find_plans("all", SMOKE):
-        write_all(plan, SMOKE, {job.name: invented(job) for job in plan.jobs}, tmp_path)
-        if "What choosing prototypes costs" in (tmp_path / f"{plan.name}.md").read_text():
-            told.append(plan.name)
+    for experiment in find_experiments("all", SMOKE):
+        write_tables_and_figures(experiment, SMOKE, {job.name: invented(job) for job in experiment.jobs}, tmp_path)
+        if "What choosing prototypes costs" in (tmp_path / f"{experiment.name}.md").read_text():
+            told.append(experiment.name)
     assert told == ["claims"]
     assert (tmp_path / "choosing.png").stat().st_size > 1000
     assert "18.0%" in (tmp_path / "choosing.svg").read_text()  # PCL's three parts together: 2 + 3 + 4 of 50 s

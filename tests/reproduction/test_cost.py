@@ -11,7 +11,7 @@ from carl.records.run_directory import RunDirectory
 from carl.reproduction import cost
 from carl.reproduction.cost import Pace, estimate, measured_pace, passes
 from carl.reproduction.jobs import Measure, outcome_file
-from carl.reproduction.recipes import distinct_jobs, find_plans
+from carl.reproduction.recipes import distinct_jobs, find_experiments
 from carl.reproduction.scales import CPU, PAPER, SMOKE
 from tests.reproduction.outcomes import invented
 
@@ -30,7 +30,7 @@ def paces(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces, tmp_path):
-    jobs = distinct_jobs(find_plans("linear", CPU))
+    jobs = distinct_jobs(find_experiments("linear", CPU))
     found = estimate(jobs, tmp_path)
     assert len(paces) == 7  # methods; seeds and random weights are no kinds
     slow = sum(job.cost for job in jobs if job.trains and "/supervised/" not in job.name) * 0.01
@@ -41,15 +41,15 @@ def test_every_kind_of_run_is_timed_once_and_counts_at_its_own_pace(paces, tmp_p
 
 
 def test_sizes_batches_and_prototypes_are_kinds_of_their_own(paces, tmp_path):
-    estimate(distinct_jobs(find_plans("batch-size", PAPER)), tmp_path)
+    estimate(distinct_jobs(find_experiments("batch-size", PAPER)), tmp_path)
     assert len(paces) == 5 * 7  # batches and prototypes
     paces.clear()
-    estimate(distinct_jobs(find_plans("linear", PAPER)), tmp_path)
+    estimate(distinct_jobs(find_experiments("linear", PAPER)), tmp_path)
     assert len(paces) == 7 * 3 + 2  # 32, 96 and 64 px; CARL and SwAV have more prototypes on CIFAR-100
 
 
 def test_what_is_done_of_a_run_is_not_counted_again(paces, tmp_path):
-    job = find_plans("prior", CPU)[0].jobs[0]
+    job = find_experiments("prior", CPU)[0].jobs[0]
     whole = estimate([job], tmp_path)
     assert whole.seconds == whole.whole[job.name] > 2000
     run = RunDirectory(tmp_path / job.name)
@@ -71,7 +71,7 @@ def test_what_is_done_of_a_run_is_not_counted_again(paces, tmp_path):
 
 
 def test_evaluation_counts_its_epochs():
-    job = next(job for job in find_plans("linear", PAPER)[0].jobs if "cifar10/carl" in job.name)
+    job = next(job for job in find_experiments("linear", PAPER)[0].jobs if "cifar10/carl" in job.name)
     assert passes(job, Measure("linear")) == 100 * 50_000 + 10_000
     assert passes(job, Measure("transfer", data="cifar100")) == 50 * 50_000 + 10_000
     assert passes(job, Measure("finetune")) == 50 * 3 * 50_000 + 10_000
@@ -79,7 +79,7 @@ def test_evaluation_counts_its_epochs():
 
 
 def test_untrained_encoders_alone_have_a_cost_and_no_speed(tmp_path):
-    jobs = [job for job in distinct_jobs(find_plans("linear", CPU)) if not job.trains]
+    jobs = [job for job in distinct_jobs(find_experiments("linear", CPU)) if not job.trains]
     found = estimate(jobs, tmp_path)
     assert found.seconds > 0
     assert "images/s" not in found.in_words()
@@ -87,7 +87,7 @@ def test_untrained_encoders_alone_have_a_cost_and_no_speed(tmp_path):
 
 @pytest.mark.parametrize("method", ["supervised", "pcl", "carl"])
 def test_a_pace_is_measured_with_the_jobs_own_method(method):
-    job = next(job for job in find_plans("linear", SMOKE)[0].jobs if f"/{method}/" in job.name)
+    job = next(job for job in find_experiments("linear", SMOKE)[0].jobs if f"/{method}/" in job.name)
     found = measured_pace(job)
     assert 0 < found.forward < found.train < 1
 

@@ -12,13 +12,13 @@ import pytest
 from carl.errors import UserError
 from carl.reproduction.cells import paper_numbers
 from carl.reproduction.jobs import Measure, identity, is_measured
-from carl.reproduction.overview import listed, resolved
-from carl.reproduction.recipes import COSTS, METHODS, RECIPES, distinct_jobs, find_plans, joined
+from carl.reproduction.overview import overview_lines, resolved_config
+from carl.reproduction.recipes import COSTS, METHODS, RECIPES, distinct_jobs, find_experiments, merge_jobs
 from carl.reproduction.scales import CPU, PAPER, SCALES, SMOKE, paper_images
 
 
 def jobs_of(name: str):
-    return distinct_jobs(find_plans(name, PAPER))
+    return distinct_jobs(find_experiments(name, PAPER))
 
 
 def test_table_2_is_seven_methods_on_four_data_sets_with_three_seeds_and_one_for_imagenet():
@@ -30,9 +30,9 @@ def test_table_2_is_seven_methods_on_four_data_sets_with_three_seeds_and_one_for
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_every_cell_names_runs_and_measures_that_exist(name, scale):
-    (plan,) = find_plans(name, scale)
-    jobs = {job.name: {measure.key for measure in job.measures} for job in plan.jobs}
-    for cell in plan.cells:
+    (experiment,) = find_experiments(name, scale)
+    jobs = {job.name: {measure.key for measure in job.measures} for job in experiment.jobs}
+    for cell in experiment.cells:
         assert cell.jobs or scale is not PAPER
         for job in cell.jobs:
             assert cell.figure in jobs[job] | set(COSTS)
@@ -41,8 +41,8 @@ def test_every_cell_names_runs_and_measures_that_exist(name, scale):
 @pytest.mark.parametrize("name", ["linear", "transfer", "prior", "prototypes", "batch-size", "claims"])
 def test_at_the_papers_scale_every_number_of_the_paper_has_its_cell(name):
     numbers = paper_numbers(name)
-    (plan,) = find_plans(name, PAPER)
-    assert {cell.paper for cell in plan.cells if cell.paper} == set(numbers)
+    (experiment,) = find_experiments(name, PAPER)
+    assert {cell.paper for cell in experiment.cells if cell.paper} == set(numbers)
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_papers_numbers_are_those_of_its_tables():
 
 
 def test_runs_carry_the_values_of_the_papers_appendix():
-    configs = {job.name: resolved(job) for job in jobs_of("linear")}
+    configs = {job.name: resolved_config(job) for job in jobs_of("linear")}
     carl = configs["cifar100/carl/200-epochs/seed-0"]
     assert (carl.optim.name, carl.optim.lr, carl.optim.lr_end, carl.optim.weight_decay) == ("lars", 0.6, 0.0006, 5e-4)
     assert (carl.train.batch_size, carl.method.prototypes, carl.method.prior_epochs) == (256, 300, 100)
@@ -94,7 +94,9 @@ def test_runs_carry_the_values_of_the_papers_appendix():
 
 def test_figure_2_starts_at_b_and_ends_at_a():
     for scale, decaying, epochs in ((CPU, "lambda-1-2", 10), (PAPER, "200-epochs", 100)):  # on STL-10 table 2's run
-        values = {job.name.split("/")[2]: resolved(job).method for job in find_plans("prior", scale)[0].jobs}
+        values = {
+            job.name.split("/")[2]: resolved_config(job).method for job in find_experiments("prior", scale)[0].jobs
+        }
         joint = {name: values.pop(name) for name in list(values) if name.endswith("-joint")}
         assert {options.targets for options in joint.values()} == ({"joint"} if scale is CPU else set())
         assert {options.targets for options in values.values()} == {"average"}
@@ -106,20 +108,20 @@ def test_figure_2_starts_at_b_and_ends_at_a():
 
 def test_no_two_runs_are_the_same_under_two_names():
     found: dict[str, str] = {}
-    for job in distinct_jobs(find_plans("all", PAPER)):
-        config = resolved(job).model_dump(exclude={"train": {"keep_epochs"}})
+    for job in distinct_jobs(find_experiments("all", PAPER)):
+        config = resolved_config(job).model_dump(exclude={"train": {"keep_epochs"}})
         assert found.setdefault(json.dumps(config, sort_keys=True, default=str), job.name) == job.name
 
 
 def test_100_epochs_are_runs_of_their_own_where_that_is_asked():
     scale = replace(PAPER, own_runs=True)
-    (plan,) = find_plans("linear", scale)
-    assert len(plan.jobs) == 2 * (7 * 3 * 3 + 7)
-    short = {job.name: resolved(job) for job in plan.jobs if "/100-epochs/" in job.name}
+    (experiment,) = find_experiments("linear", scale)
+    assert len(experiment.jobs) == 2 * (7 * 3 * 3 + 7)
+    short = {job.name: resolved_config(job) for job in experiment.jobs if "/100-epochs/" in job.name}
     carl = short["cifar10/carl/100-epochs/seed-0"]
     assert (carl.train.epochs, carl.train.keep_epochs, carl.method.prior_epochs) == (100, (), 50)
-    assert {cell.paper for cell in plan.cells if cell.paper} == set(paper_numbers("linear"))
-    assert not any(m.at_epoch for job in plan.jobs for m in job.measures)
+    assert {cell.paper for cell in experiment.cells if cell.paper} == set(paper_numbers("linear"))
+    assert not any(m.at_epoch for job in experiment.jobs for m in job.measures)
 
 
 def test_the_papers_data_are_as_large_as_it_says():
@@ -136,12 +138,14 @@ RESULTS = Path(__file__).parents[2] / "results" / "reproduction"
 def test_outcomes_that_are_kept_are_of_the_values_that_the_recipes_have_now(path):
     """A preset that is changed must not pass off what was measured before as its own."""
     found = json.loads(path.read_text(encoding="utf-8"))
-    job = next(job for job in distinct_jobs(find_plans("all", SCALES[path.parts[-3]])) if job.name == found["name"])
+    job = next(
+        job for job in distinct_jobs(find_experiments("all", SCALES[path.parts[-3]])) if job.name == found["name"]
+    )
     assert identity(found["layer"]) == job.identity
     assert all(is_measured(found, measure) for measure in job.measures)
     if not job.trains:
         return
-    now = json.loads(resolved(job).model_dump_json(exclude_none=True))
+    now = json.loads(resolved_config(job).model_dump_json(exclude_none=True))
     for section in ("method", "model", "views", "optim", "train"):
         for key, value in found["config"][section].items():
             assert now[section].get(key) == value, f"{section}.{key}"
@@ -150,7 +154,7 @@ def test_outcomes_that_are_kept_are_of_the_values_that_the_recipes_have_now(path
 def test_table_1_scales_the_rate_with_the_batch_and_shares_its_middle_row_with_figure_3():
     names = {job.name: job for job in jobs_of("batch-size")}
     assert len(names) == 5 * 7 * 3
-    large = resolved(names["cifar100/carl/batch-1024-k-100/150-epochs/seed-0"])
+    large = resolved_config(names["cifar100/carl/batch-1024-k-100/150-epochs/seed-0"])
     assert large.optim.scale_lr
     assert large.train.batch_size == 1024
     shared = {job.name for job in jobs_of("prototypes")} & set(names)
@@ -158,7 +162,7 @@ def test_table_1_scales_the_rate_with_the_batch_and_shares_its_middle_row_with_f
 
 
 def test_experiments_share_runs_instead_of_repeating_them():
-    whole = distinct_jobs(find_plans("all", PAPER))
+    whole = distinct_jobs(find_experiments("all", PAPER))
     parts = sum(len(jobs_of(name)) for name in RECIPES)
     assert len({job.name for job in whole}) == len(whole) < parts
     for job in whole:
@@ -178,11 +182,11 @@ def test_one_name_is_never_two_runs():
     job = jobs_of("linear")[0]
     other = type(job)(job.name, {**job.layer, "optim": {"lr": 1.0}}, (Measure("knn"),))
     with pytest.raises(ValueError, match="two different runs"):
-        joined(job, other)
+        merge_jobs(job, other)
 
 
 def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_54():
-    jobs = distinct_jobs(find_plans("all", CPU))
+    jobs = distinct_jobs(find_experiments("all", CPU))
     names = {job.name for job in jobs}
     trained = [job.name for job in jobs if job.trains]
     assert len(trained) <= 54
@@ -199,11 +203,11 @@ def test_the_cpu_scale_has_the_runs_that_the_issue_names_and_no_more_than_54():
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_no_run_of_an_experiment_writes_a_report(scale):
-    assert not any(job.layer["log"]["report"] for job in distinct_jobs(find_plans("all", scale)) if job.trains)
+    assert not any(job.layer["log"]["report"] for job in distinct_jobs(find_experiments("all", scale)) if job.trains)
 
 
 def test_nothing_in_a_job_depends_on_where_the_data_are():
-    sources = {job.layer["data"]["source"] for job in distinct_jobs(find_plans("all", CPU))}
+    sources = {job.layer["data"]["source"] for job in distinct_jobs(find_experiments("all", CPU))}
     assert sources == {"cifar10", "cifar100"}
     assert {m.data for job in jobs_of("transfer") for m in job.measures} == {"cifar10", "cifar100", None}
 
@@ -216,7 +220,7 @@ def listed_block(lines: list[str], start: str) -> str:
 
 
 def test_a_dry_run_shows_every_value_of_the_papers_appendix():
-    lines = listed(jobs_of("linear"))
+    lines = overview_lines(jobs_of("linear"))
     common = listed_block(lines, "Common to all 70")
     for value in (
         "batch                    256", "epochs                   200", "resnet18", "warm-up",
@@ -243,10 +247,10 @@ def test_a_dry_run_shows_every_value_of_the_papers_appendix():
 
 
 def test_a_dry_run_shows_the_rate_that_a_scaled_batch_has():
-    lines = listed(jobs_of("batch-size"))
+    lines = overview_lines(jobs_of("batch-size"))
     assert "2.4 to 0.0024, cosine (0.6 x 1024 / 256)" in listed_block(lines, "cifar100/carl/batch-1024-k-10/")
 
 
 def test_unknown_experiments_are_refused_with_a_suggestion():
     with pytest.raises(UserError, match="linear"):
-        find_plans("liner", SMOKE)
+        find_experiments("liner", SMOKE)

@@ -15,7 +15,8 @@ from carl.config import Config
 from carl.data.dataset import Dataset
 from carl.errors import UserError
 from carl.reproduction import data_paths, jobs, reproduce
-from carl.reproduction.recipes import distinct_jobs, find_plans
+from carl.reproduction.recipes import distinct_jobs, find_experiments
+from carl.reproduction.reproduce import ReproduceRequest, plan_reproduction
 from carl.reproduction.scales import CPU, SMOKE
 from tests.conftest import Run
 from tests.reproduction.outcomes import invented
@@ -30,7 +31,7 @@ def test_the_papers_scale_refuses_data_that_are_not_the_papers(carl: Run, small_
 
 
 def test_data_that_no_run_can_have_are_an_error_before_the_first(carl: Run, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "load_data", refused)
+    monkeypatch.setattr(reproduce, "load_data_for", refused)
     ended = carl("reproduce", "linear", "--out", "repro", "--data-root", tmp_path)
     assert (ended.returncode, ended.stderr) == (2, "carl: no such data\n")
     assert not (tmp_path / "repro").exists()
@@ -46,15 +47,15 @@ def test_data_that_some_runs_cannot_have_are_said_before_the_first(monkeypatch, 
             raise UserError("no such data")
         return mock.Mock(training_images=10_000)
 
-    monkeypatch.setattr(reproduce, "load_data", only_cifar10)
+    monkeypatch.setattr(reproduce, "load_data_for", only_cifar10)
     said: list[str] = []
-    plans = find_plans("all", CPU)
-    reproduce.check_data(distinct_jobs(plans), None, CPU, said.append)
+    experiments = find_experiments("all", CPU)
+    reproduce.check_data(distinct_jobs(experiments), None, CPU, said.append)
     assert said == ["25 of 57 runs will fail, for want of cifar100: no such data"]
 
 
 def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(carl: Run, tmp_path):
-    whole = find_plans("prior", CPU)[0].jobs
+    whole = find_experiments("prior", CPU)[0].jobs
     files.write_json(jobs.kept_file(tmp_path / "repro/cpu", whole[0].name), invented(whole[0]))
     before = sorted(tmp_path.rglob("*"))
     ended = carl("reproduce", "prior", "--out", "repro", "--status", "--shard", "1/10")
@@ -74,8 +75,8 @@ def test_a_part_without_runs_says_so(carl: Run):
 
 
 def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch, tmp_path):
-    (plan,) = find_plans("claims", SMOKE)
-    job = plan.jobs[0]
+    (experiment,) = find_experiments("claims", SMOKE)
+    job = experiment.jobs[0]
 
     def stopped(*_: object) -> None:
         files.write_json(jobs.outcome_file(tmp_path / "runs/smoke", job), invented(job, 43.21))
@@ -83,35 +84,35 @@ def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch
 
     monkeypatch.setattr(reproduce, "run_jobs", stopped)
     with pytest.raises(KeyboardInterrupt):
-        reproduce.reproduce("claims", "smoke", None, tmp_path, None, False, False, False, False, print)
+        reproduce.reproduce(ReproduceRequest("claims", "smoke", out=tmp_path), print)
     assert jobs.kept_file(tmp_path / "smoke", job.name).is_file()
     assert "43.21" in (tmp_path / "smoke/claims.md").read_text()
 
 
 def test_the_status_says_which_run_a_process_is_at(carl: Run, tmp_path):
-    job = find_plans("prior", CPU)[0].jobs[1]
-    with jobs.only_one_at(job, tmp_path / "repro/runs/cpu"):
+    job = find_experiments("prior", CPU)[0].jobs[1]
+    with jobs.job_lock(job, tmp_path / "repro/runs/cpu"):
         ended = carl("reproduce", "prior", "--out", "repro", "--status")
     assert ended.stdout == f"prior: 9 waiting, 1 running of 10 runs\n  running: {job.name}\n"
 
 
 def test_tables_wait_for_another_shard_to_have_written_its_own(monkeypatch, tmp_path):
     """Outcomes are read and written in one go: what another finished meanwhile is in them."""
-    (plan,) = find_plans("claims", SMOKE)
-    job, runs = plan.jobs[0], tmp_path / "runs"
-    runs.mkdir()
-    write = threading.Thread(target=reproduce.write_results, args=([plan], SMOKE, plan.jobs, runs, tmp_path))
+    work = plan_reproduction(ReproduceRequest("claims", "smoke", out=tmp_path))
+    job, runs = work.jobs[0], work.runs
+    runs.mkdir(parents=True)
+    write = threading.Thread(target=reproduce.write_results, args=(work,))
     with files.only_holder(runs / ".tables.lock"):
         write.start()
         time.sleep(0.2)
-        assert not (tmp_path / "claims.md").exists()
+        assert not (work.results / "claims.md").exists()
         files.write_json(jobs.outcome_file(runs, job), invented(job, 43.21))
     write.join()
-    assert "43.21" in (tmp_path / "claims.md").read_text()
+    assert "43.21" in (work.results / "claims.md").read_text()
 
 
 def test_the_status_needs_no_data(carl: Run, tmp_path):
-    job = find_plans("prior", CPU)[0].jobs[0]
+    job = find_experiments("prior", CPU)[0].jobs[0]
     files.write_json(jobs.outcome_file(tmp_path / "repro/runs/cpu", job), invented(job))
     ended = carl("reproduce", "prior", "--out", "repro", "--status")
     said = ended.stdout.splitlines()

@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import replace
@@ -17,13 +15,14 @@ import numpy as np
 import pytest
 
 from carl import files
+from carl.child_process import start_python
 from carl.errors import UserError
 from carl.reproduction import data_paths, jobs, runner
-from carl.reproduction.compare import markdown, row
+from carl.reproduction.compare import markdown, method_row
 from carl.reproduction.cost import Estimate
 from carl.reproduction.jobs import Job, Measure, collapsed_at, read_outcome
-from carl.reproduction.recipes import find_plans
-from carl.reproduction.runner import Shard, run_jobs, state, time_left
+from carl.reproduction.recipes import find_experiments
+from carl.reproduction.runner import Shard, job_state, run_jobs, time_left
 from carl.reproduction.scales import CPU, PAPER, SMOKE
 from tests.conftest import Run
 from tests.reproduction.outcomes import invented
@@ -46,7 +45,7 @@ def test_finished_jobs_are_skipped_and_a_failed_one_does_not_stop_the_rest(small
     bad, good = tiny("bad", small_data, prototypes=1), tiny("good", small_data)
     failed = run_jobs([bad, good], tmp_path, said.append, own_process=False)
     assert list(failed) == ["bad"]
-    assert (state(tmp_path, bad), state(tmp_path, good)) == ("failed", "done")
+    assert (job_state(tmp_path, bad), job_state(tmp_path, good)) == ("failed", "done")
     assert any("prototypes=1" in line for line in said)
     outcome = read_outcome(tmp_path, good)
     assert outcome is not None
@@ -65,7 +64,7 @@ def test_a_job_with_another_measure_measures_it_without_training_again(small_dat
     run_jobs([job], tmp_path, lambda line: None, own_process=False)
     before = (tmp_path / "job" / "encoder.safetensors").stat().st_mtime_ns
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
-    assert state(tmp_path, more) != "done"
+    assert job_state(tmp_path, more) != "done"
     run_jobs([more], tmp_path, lambda line: None, own_process=False)
     outcome = read_outcome(tmp_path, more)
     assert outcome is not None
@@ -78,24 +77,24 @@ def test_kept_outcomes_count_where_nothing_is_of_the_job_yet(small_data, tmp_pat
     done, failed, other = (tiny(name, small_data) for name in ("a/done", "failed", "other"))
     for job, found in (
         (done, invented(done)),
-        (failed, runner.failure(failed, "no disk")),
+        (failed, runner.failed_outcome(failed, "no disk")),
         (other, invented(tiny("other", small_data, prototypes=11))),
     ):
         files.write_json(jobs.kept_file(kept, job.name), found)
-    assert jobs.adopt([done, failed, other], kept, elsewhere) == 1
+    assert jobs.adopt_outcomes([done, failed, other], kept, elsewhere) == 1
     assert read_outcome(elsewhere, done) is not None
-    assert [state(elsewhere, job) for job in (failed, other)] == ["waiting", "waiting"]
-    assert jobs.adopt([done, failed, other], kept, elsewhere) == 0  # what is there stays
+    assert [job_state(elsewhere, job) for job in (failed, other)] == ["waiting", "waiting"]
+    assert jobs.adopt_outcomes([done, failed, other], kept, elsewhere) == 0  # what is there stays
 
 
 def test_a_failure_never_replaces_what_is_kept_and_does_not_keep_it_from_being_used(small_data, tmp_path):
     job = tiny("job", small_data)
     done = invented(job)
-    jobs.keep(job, done, tmp_path / "results")
-    jobs.keep(job, runner.failure(job, "no disk"), tmp_path / "results")
-    files.write_json(jobs.outcome_file(tmp_path / "runs", job), runner.failure(job, "no disk"))
-    assert state(tmp_path / "runs", job) == "failed"
-    assert jobs.adopt([job], tmp_path / "results", tmp_path / "runs") == 1
+    jobs.keep_outcome(job, done, tmp_path / "results")
+    jobs.keep_outcome(job, runner.failed_outcome(job, "no disk"), tmp_path / "results")
+    files.write_json(jobs.outcome_file(tmp_path / "runs", job), runner.failed_outcome(job, "no disk"))
+    assert job_state(tmp_path / "runs", job) == "failed"
+    assert jobs.adopt_outcomes([job], tmp_path / "results", tmp_path / "runs") == 1
     assert read_outcome(tmp_path / "runs", job) == json.loads(json.dumps(done))
 
 
@@ -106,7 +105,7 @@ def test_figures_of_another_way_to_measure_are_measured_again(small_data, tmp_pa
     assert found is not None
     found["measures"]["knn"]["hyperparameters"]["temperature"] = 0.5
     files.write_json(jobs.outcome_file(tmp_path, job), found)
-    assert state(tmp_path, job) == "measures missing"
+    assert job_state(tmp_path, job) == "measures missing"
 
 
 def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(small_data, tmp_path, monkeypatch):
@@ -116,7 +115,7 @@ def test_an_outcome_without_its_weights_is_not_mixed_with_those_of_new_ones(smal
     assert found is not None
     found["measures"]["knn"]["encoder_hash"] = "of weights that are gone"
     files.write_json(jobs.kept_file(tmp_path, job.name), found)
-    assert jobs.adopt([job], tmp_path, tmp_path / "there") == 1
+    assert jobs.adopt_outcomes([job], tmp_path, tmp_path / "there") == 1
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
     with monkeypatch.context() as patched:  # cut off after training
         patched.setattr(jobs, "_measured", lambda *_: 1 / 0)
@@ -148,15 +147,15 @@ def test_an_outcome_of_what_a_preset_was_before_does_not_count(small_data, tmp_p
     job = tiny("job", small_data)
     found = invented(job)
     files.write_json(jobs.outcome_file(tmp_path, job), found)
-    assert state(tmp_path, job) == "done"
+    assert job_state(tmp_path, job) == "done"
     for section, key, value in (("optim", "lr", 9.9), ("method", "targets", "average"), ("method", "gone", 1)):
         other = {**found, "config": {**found["config"], section: {**found["config"][section], key: value}}}
         files.write_json(jobs.outcome_file(tmp_path, job), other)
-        assert state(tmp_path, job) == "waiting", key
+        assert job_state(tmp_path, job) == "waiting", key
     del found["config"]["method"]["targets"]  # a value that came later, with what was always done as its default
     found["config"]["train"]["device"] = "cuda:7"
     files.write_json(jobs.outcome_file(tmp_path, job), found)
-    assert state(tmp_path, job) == "done"
+    assert job_state(tmp_path, job) == "done"
 
 
 def test_a_job_in_its_own_process_reports_its_error(small_data, tmp_path):
@@ -203,7 +202,7 @@ def test_experiments_add_to_each_others_outcomes(small_data, tmp_path):
     found = read_outcome(tmp_path, one)
     assert found is not None
     assert set(found["measures"]) == {"knn", "linear-cached"}
-    assert (state(tmp_path, one), state(tmp_path, other)) == ("done", "done")
+    assert (job_state(tmp_path, one), job_state(tmp_path, other)) == ("done", "done")
 
 
 def test_the_place_of_the_data_is_no_part_of_a_job(named, tmp_path):
@@ -216,9 +215,9 @@ def test_the_place_of_the_data_is_no_part_of_a_job(named, tmp_path):
     assert str(named) not in json.dumps(outcome)
     moved = named.rename(named.with_name("moved"))
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
-    assert state(tmp_path, more) == "measures missing"
+    assert job_state(tmp_path, more) == "measures missing"
     assert run_jobs([more], tmp_path, lambda line: None, own_process=False, data_root=moved) == {}
-    assert state(tmp_path, more) == "done"
+    assert job_state(tmp_path, more) == "done"
 
 
 def test_figures_of_images_seen_otherwise_are_measured_again_and_the_rest_is_kept(small_data, tmp_path):
@@ -229,12 +228,12 @@ def test_figures_of_images_seen_otherwise_are_measured_again_and_the_rest_is_kep
     for measure in old["measures"].values():
         measure |= {"centre": None, "seconds": -1}  # as from before it was written down: whole images
     path.write_text(json.dumps(old))
-    assert state(tmp_path, job) == "measures missing"
+    assert job_state(tmp_path, job) == "measures missing"
     run_jobs([job], tmp_path, lambda line: None, own_process=False)
     found = read_outcome(tmp_path, job)
     assert found is not None
     assert found["measures"]["knn"]["seconds"] == -1
-    assert (found["measures"]["linear-cached"]["centre"], state(tmp_path, job)) == (0.875, "done")
+    assert (found["measures"]["linear-cached"]["centre"], job_state(tmp_path, job)) == (0.875, "done")
 
 
 def test_other_images_under_the_same_name_are_refused(named, tmp_path):
@@ -245,7 +244,7 @@ def test_other_images_under_the_same_name_are_refused(named, tmp_path):
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
     failed = run_jobs([more], tmp_path, lambda line: None, own_process=False, data_root=named)
     assert "have changed" in failed["job"]
-    assert state(tmp_path, job) == "done"
+    assert job_state(tmp_path, job) == "done"
 
 
 def test_the_data_root_holds_for_other_data_too(monkeypatch, named):
@@ -284,12 +283,12 @@ def refuse(job: Job, root: Path, data_root: Path | None = None) -> None:
 
 
 def test_a_finished_outcome_is_never_replaced_by_a_failure(monkeypatch, tmp_path):
-    job = find_plans("claims", SMOKE)[0].jobs[0]
+    job = find_experiments("claims", SMOKE)[0].jobs[0]
     finished(job, tmp_path)
     more = Job(job.name, job.layer, (*job.measures, Measure("linear-cached")))
     monkeypatch.setattr(runner, "run_job", refuse)
     assert run_jobs([more], tmp_path, lambda line: None, own_process=False) == {job.name: "no such data"}
-    assert state(tmp_path, job) == "done"
+    assert job_state(tmp_path, job) == "done"
 
 
 def test_any_error_of_a_job_lets_the_rest_run(monkeypatch, tmp_path):
@@ -311,23 +310,23 @@ def test_a_run_is_not_stretched_to_another_length(small_data, tmp_path):
     longer = Job(job.name, {**job.layer, "train": {**job.layer["train"], "epochs": 2}}, job.measures)
     failed = run_jobs([longer], tmp_path, lambda line: None, own_process=False)
     assert "a run of 1 epochs, and 2 are asked for" in failed["job"]
-    assert state(tmp_path, job) == "done"
+    assert job_state(tmp_path, job) == "done"
 
 
 def test_the_time_left_does_not_count_untrained_encoders_and_failures(tmp_path):
-    done, failed, waiting = find_plans("prior", CPU)[0].jobs[:3]
-    random = next(job for job in find_plans("linear", CPU)[0].jobs if not job.trains)
+    done, failed, waiting = find_experiments("prior", CPU)[0].jobs[:3]
+    random = next(job for job in find_experiments("linear", CPU)[0].jobs if not job.trains)
     together = [random, done, failed, waiting]
     assert time_left(together, [waiting], tmp_path) is None
     finished(random, tmp_path)
-    files.write_json(jobs.outcome_file(tmp_path, failed), runner.failure(failed, "no"))
+    files.write_json(jobs.outcome_file(tmp_path, failed), runner.failed_outcome(failed, "no"))
     assert time_left(together, [waiting], tmp_path) is None
     finished(done, tmp_path)
     assert time_left(together, [waiting, random], tmp_path) == pytest.approx(600 + 2 * 30)
 
 
 def test_the_time_left_is_what_is_expected_corrected_by_what_was(tmp_path):
-    done, small, large = find_plans("prior", CPU)[0].jobs[:3]
+    done, small, large = find_experiments("prior", CPU)[0].jobs[:3]
     together = [done, small, large]
     training = {done.name: 330.0, small.name: 100.0, large.name: 1000.0}
     expected = Estimate(training, dict.fromkeys(training, 0.0), {}, training)
@@ -354,10 +353,10 @@ DAMAGES = {
 def test_an_outcome_with_a_damaged_part_is_none(name, small_data, tmp_path):
     job = tiny("job", small_data)
     files.write_json(jobs.outcome_file(tmp_path, job), invented(job) | {name: DAMAGES[name]})
-    assert state(tmp_path, job) == "waiting"
+    assert job_state(tmp_path, job) == "waiting"
     lacking = {key: value for key, value in invented(job).items() if key != name}
     files.write_json(jobs.outcome_file(tmp_path, job), lacking)
-    assert state(tmp_path, job) == "waiting"
+    assert job_state(tmp_path, job) == "waiting"
 
 
 @pytest.mark.parametrize(
@@ -368,16 +367,16 @@ def test_a_damaged_outcome_is_none(text, tmp_path):
     path = jobs.outcome_file(tmp_path, job)
     path.parent.mkdir()
     path.write_text(text)
-    assert state(tmp_path, job) == "waiting"
+    assert job_state(tmp_path, job) == "waiting"
     jobs.kept_file(tmp_path, job.name).parent.mkdir()
     jobs.kept_file(tmp_path, job.name).write_text(text)
-    assert jobs.adopt([job], tmp_path, tmp_path) == 0
+    assert jobs.adopt_outcomes([job], tmp_path, tmp_path) == 0
 
 
 def test_two_processes_are_never_at_one_job(small_data, tmp_path):
     """The second touches nothing of the first's, goes on with the rest, and this is no failure."""
     job, said = tiny("job", small_data), []
-    with jobs.only_one_at(job, tmp_path) as alone:
+    with jobs.job_lock(job, tmp_path) as alone:
         assert alone
         before = sorted(tmp_path.rglob("*"))
         for own_process in (False, True):
@@ -385,16 +384,16 @@ def test_two_processes_are_never_at_one_job(small_data, tmp_path):
             assert "left to that one" in said[-1]
             assert [path for path in sorted(tmp_path.rglob("*")) if "logs" not in path.parts] == before
     assert run_jobs([job], tmp_path, lambda line: None, own_process=False) == {}
-    assert state(tmp_path, job) == "done"
+    assert job_state(tmp_path, job) == "done"
 
 
 def test_who_merely_looks_at_a_job_keeps_no_one_from_it(small_data, tmp_path):
     job = tiny("job", small_data)
-    assert not jobs.is_at_work(job, tmp_path)
+    assert not jobs.is_in_progress(job, tmp_path)
     assert not (tmp_path / job.name).exists()
-    with jobs.only_one_at(job, tmp_path) as alone:
+    with jobs.job_lock(job, tmp_path) as alone:
         assert alone
-        assert jobs.is_at_work(job, tmp_path)
+        assert jobs.is_in_progress(job, tmp_path)
     looking, looked = threading.Event(), threading.Event()
 
     def look() -> None:
@@ -405,7 +404,7 @@ def test_who_merely_looks_at_a_job_keeps_no_one_from_it(small_data, tmp_path):
     thread = threading.Thread(target=look)
     thread.start()
     looking.wait()
-    with jobs.only_one_at(job, tmp_path) as alone:
+    with jobs.job_lock(job, tmp_path) as alone:
         assert alone
     thread.join()
 
@@ -437,8 +436,7 @@ def test_a_terminal_shows_what_the_job_said_last(monkeypatch, tmp_path):
 
 def child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have jobs' processes run this instead."""
-    real = subprocess.Popen
-    monkeypatch.setattr(runner.subprocess, "Popen", lambda command, **rest: real([sys.executable, "-c", code], **rest))
+    monkeypatch.setattr(runner, "start_python", lambda arguments, **rest: start_python(["-c", code], **rest))
 
 
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
@@ -455,7 +453,7 @@ def test_a_signal_ends_the_jobs_process_and_the_rest(name, monkeypatch, tmp_path
         run_jobs([Job("a", {}, ()), Job("b", {}, ())], tmp_path, lambda line: None, own_process=True)
     assert time.monotonic() - start < 30
     assert isinstance(ended.value, KeyboardInterrupt) or ended.value.code == 128 + signum
-    assert state(tmp_path, Job("a", {}, ())) == "waiting"
+    assert job_state(tmp_path, Job("a", {}, ())) == "waiting"
 
 
 def test_what_an_earlier_attempt_said_is_not_this_ones_error(monkeypatch, tmp_path):
@@ -486,12 +484,12 @@ def test_the_clustering_of_pcl_is_timed(small_data, tmp_path):
 
 
 def test_a_comparison_says_which_seeds_failed_and_where_it_was_measured(tmp_path):
-    job = next(job for job in find_plans("transfer", PAPER)[0].jobs if "cifar100/carl" in job.name)
+    job = next(job for job in find_experiments("transfer", PAPER)[0].jobs if "cifar100/carl" in job.name)
     measured = [invented(Job(job.name, job.layer, (Measure("knn"), Measure("linear-cached")))) for _ in range(2)]
     failed = {"state": "failed", "measures": {}}
-    found = row("carl", [*measured, failed], 3, "out of memory")
+    found = method_row("carl", [*measured, failed], 3, "out of memory")
     assert found["values"] == {}  # K = 300 is the paper's for CIFAR-100
-    text = markdown("cifar100", [found, row("simclr", [failed], 3, "out of memory")])
+    text = markdown("cifar100", [found, method_row("simclr", [failed], 3, "out of memory")])
     assert "| carl | 2 of 3 | 40.0 | +30.0 |" in text
     assert "| simclr | 0 | failed: out of memory |" in text
     assert "x86_64, 2 cores, 2 threads, 2026-11-16." in text

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import carl
-from carl.use.encoder import Trained, load_trained
+from carl.use.encoder import TrainedModel, load_trained
 
 QUICK = {"probe.every": 0, "log.report": False}
 
@@ -42,7 +42,7 @@ def resnet_run(small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
-def trained(run: Path) -> Trained:
+def trained(run: Path) -> TrainedModel:
     return load_trained(run)
 
 

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from carl.cli import cli
 from carl.errors import UserError
 from carl.use import curate
 from carl.use.curate import DUPLICATED, KEPT, OUTLIER, select, share_out
@@ -243,7 +242,7 @@ def test_prototypes_that_are_no_numbers_are_refused(carl: Run, run: Path, folder
     pq.write_table(table.set_column(place, "prototype", pa.array(["a"] * 96)), tmp_path / "e.parquet")
     done = carl("curate", run, "e.parquet", "--keep", "3")
     assert done.returncode == 2
-    assert "prototypes that are no numbers" in done.stderr
+    assert "prototypes that are not numbers" in done.stderr
 
 
 def test_fewer_images_than_prototypes_still_cover_all_kinds():
@@ -251,8 +250,3 @@ def test_fewer_images_than_prototypes_still_cover_all_kinds():
     prototypes = np.arange(600) % 60 + 60 * kinds  # sixty prototypes of each kind
     kept = select(points, 12, prototypes, duplicate=1.0, outliers=0.0).kept
     assert set(kinds[kept]) == {0, 1, 2, 3}
-
-
-def test_the_commands_defaults_are_those_of_the_function():
-    options = {option.name: option.default for option in cli.commands["curate"].params}
-    assert (options["duplicate"], options["outliers"]) == (curate.DUPLICATE, curate.OUTLIERS)

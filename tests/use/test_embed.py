@@ -31,26 +31,26 @@ from carl.use import embed as embed_module
 from carl.use.embed import embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of
 from carl.use.embedding_parts import Parts
-from carl.use.encoder import Trained, load_trained
+from carl.use.encoder import TrainedModel, load_trained
 from carl.use.search import search, write_sheet
 from tests.conftest import Run
 from tests.methods.examples import SMALL
 from tests.use.conftest import QUICK
 
 
-def features_of(trained: Trained, small_data: Path) -> np.ndarray:
+def features_of(trained: TrainedModel, small_data: Path) -> np.ndarray:
     dataset = open_dataset(small_data)
     size = trained.data.image_size
     return extract_features(trained.method.encoder, dataset.train, dataset.statistics, size, trained.device).numpy()
 
 
-def written(trained: Trained, images: str | Path, output: Path) -> pa.Table:
+def written(trained: TrainedModel, images: str | Path, output: Path) -> pa.Table:
     embed(trained, open_images(str(images)), output)
     return pq.read_table(output)
 
 
 def test_rows_are_the_features_of_evaluation_in_the_order_of_the_input(
-    trained: Trained, small_data: Path, folder: Path, tmp_path: Path
+    trained: TrainedModel, small_data: Path, folder: Path, tmp_path: Path
 ):
     table = written(trained, folder, tmp_path / "e.parquet")
     names = [f"{folder}/part {n // 50}/{n:03d}.png" for n in range(96)]
@@ -59,7 +59,7 @@ def test_rows_are_the_features_of_evaluation_in_the_order_of_the_input(
 
 
 def test_prototype_probability_and_entropy_are_those_of_the_assignment(
-    trained: Trained, folder: Path, pixels: np.ndarray, tmp_path: Path
+    trained: TrainedModel, folder: Path, pixels: np.ndarray, tmp_path: Path
 ):
     table = written(trained, folder, tmp_path / "e.parquet")
     with torch.no_grad():
@@ -87,7 +87,7 @@ def test_the_training_data_may_be_gone(run: Path, folder: Path, small_data: Path
     assert len(written(load_trained(copy), folder, tmp_path / "e.parquet")) == 96
 
 
-def test_a_run_from_before_data_json_reads_its_data_again(run: Path, trained: Trained, tmp_path: Path):
+def test_a_run_from_before_data_json_reads_its_data_again(run: Path, trained: TrainedModel, tmp_path: Path):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     (copy / "data.json").unlink()
@@ -96,7 +96,7 @@ def test_a_run_from_before_data_json_reads_its_data_again(run: Path, trained: Tr
 
 @pytest.mark.parametrize("kind", ["npy", "npz", "parquet", "image"])
 def test_other_sources_give_the_same_embeddings(
-    trained: Trained, small_data: Path, folder: Path, pixels: np.ndarray, kind: str, tmp_path: Path
+    trained: TrainedModel, small_data: Path, folder: Path, pixels: np.ndarray, kind: str, tmp_path: Path
 ):
     expected = features_of(trained, small_data)
     if kind == "npy":
@@ -123,7 +123,7 @@ def test_other_sources_give_the_same_embeddings(
         assert table.column("split").to_pylist() == ["train"] * 96 + ["test"] * 32
 
 
-def test_a_split_can_be_chosen_and_an_unknown_one_is_refused(trained: Trained, small_data: Path, tmp_path: Path):
+def test_a_split_can_be_chosen_and_an_unknown_one_is_refused(trained: TrainedModel, small_data: Path, tmp_path: Path):
     embed(trained, open_images(str(small_data), "test"), tmp_path / "e.parquet")
     assert len(pq.read_table(tmp_path / "e.parquet")) == 32
     with pytest.raises(UserError, match="no split 'tst'; did you mean 'test'"):
@@ -131,7 +131,7 @@ def test_a_split_can_be_chosen_and_an_unknown_one_is_refused(trained: Trained, s
 
 
 def test_images_of_another_size_are_cut_and_scaled_as_for_training(
-    trained: Trained, pixels: np.ndarray, tmp_path: Path
+    trained: TrainedModel, pixels: np.ndarray, tmp_path: Path
 ):
     from PIL import Image
 
@@ -167,13 +167,13 @@ def test_only_bad_files_are_an_error_and_leave_nothing(carl: Run, run: Path, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]
 
 
-def test_images_of_other_channels_are_bad(trained: Trained, pixels: np.ndarray, tmp_path: Path):
+def test_images_of_other_channels_are_bad(trained: TrainedModel, pixels: np.ndarray, tmp_path: Path):
     np.save(tmp_path / "grey.npy", pixels[..., 0])
     with pytest.raises(UserError, match="1 channels where the encoder reads 3"):
         written(trained, tmp_path / "grey.npy", tmp_path / "e.parquet")
 
 
-def test_npy_and_csv_hold_the_same_numbers(trained: Trained, folder: Path, tmp_path: Path):
+def test_npy_and_csv_hold_the_same_numbers(trained: TrainedModel, folder: Path, tmp_path: Path):
     table = written(trained, folder, tmp_path / "e.parquet")
     source = open_images(str(folder))
     embed(trained, source, tmp_path / "e.npy")
@@ -195,17 +195,17 @@ class Killed(BaseException):
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> list[int]:
-    """Let `Trained.represent` work for so many batches only; returns the sizes of the batches it saw."""
+    """Let `TrainedModel.represent` work for so many batches only; returns the sizes of the batches it saw."""
     seen: list[int] = []
-    whole = Trained.represent
+    whole = TrainedModel.represent
 
-    def represent(self: Trained, pixels: np.ndarray) -> object:
+    def represent(self: TrainedModel, pixels: np.ndarray) -> object:
         if len(seen) == batches:
             raise Killed
         seen.append(len(pixels))
         return whole(self, pixels)
 
-    monkeypatch.setattr(Trained, "represent", represent)
+    monkeypatch.setattr(TrainedModel, "represent", represent)
     return seen
 
 
@@ -217,7 +217,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_parts")
 def test_stopped_work_goes_on_with_no_row_lost_or_doubled(
-    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     source = open_images(str(folder))
     embed(trained, source, tmp_path / "whole.parquet")
@@ -253,7 +253,7 @@ def gone(path: Path, part: bytes) -> None:
 @pytest.mark.usefixtures("small_parts")
 @pytest.mark.parametrize("damage", [flip, cut, gone])
 def test_a_part_that_is_damaged_is_made_again(
-    trained: Trained,
+    trained: TrainedModel,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -274,7 +274,7 @@ def test_a_part_that_is_damaged_is_made_again(
 
 @pytest.mark.usefixtures("small_parts")
 def test_a_part_damaged_before_the_end_is_named_and_made_again_by_the_next_call(
-    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     source = open_images(str(folder))
     embed(trained, source, tmp_path / "whole.parquet")
@@ -304,7 +304,7 @@ def test_a_folder_of_the_users_with_the_name_of_the_parts_stays(carl: Run, run: 
     assert (tmp_path / "e.parquet.parts" / "photo.png").read_bytes() == b"precious"
 
 
-def test_a_flipped_bit_in_a_file_of_embeddings_is_noticed(trained: Trained, folder: Path, tmp_path: Path):
+def test_a_flipped_bit_in_a_file_of_embeddings_is_noticed(trained: TrainedModel, folder: Path, tmp_path: Path):
     table = written(trained, folder, tmp_path / "e.parquet")
     flip(tmp_path / "e.parquet", embeddings_of(table)[20].tobytes())
     with pytest.raises(UserError, match=r"e\.parquet is damaged"):
@@ -313,7 +313,7 @@ def test_a_flipped_bit_in_a_file_of_embeddings_is_noticed(trained: Trained, fold
 
 @pytest.mark.parametrize("value", [{"base": 5}, {"source": None}, {"run": []}, {"class_names": 3}, {"weights": {}}])
 def test_a_file_of_embeddings_that_says_nonsense_of_itself_is_refused(
-    trained: Trained, folder: Path, tmp_path: Path, value: dict[str, Any]
+    trained: TrainedModel, folder: Path, tmp_path: Path, value: dict[str, Any]
 ):
     table = written(trained, folder, tmp_path / "e.parquet")
     about = {**json.loads(table.schema.metadata[b"carl"]), **value}
@@ -393,7 +393,7 @@ def shards(pixels: np.ndarray, tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("shards")
-def test_every_image_of_shards_has_a_row(carl: Run, run: Path, trained: Trained, small_data: Path, tmp_path: Path):
+def test_every_image_of_shards_has_a_row(carl: Run, run: Path, trained: TrainedModel, small_data: Path, tmp_path: Path):
     done = carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet")
     assert done.returncode == 0, done.stderr
     table = pq.read_table(tmp_path / "e.parquet")
@@ -403,7 +403,13 @@ def test_every_image_of_shards_has_a_row(carl: Run, run: Path, trained: Trained,
 
 
 def test_embeddings_of_shards_are_searched_from_anywhere(
-    carl: Run, run: Path, trained: Trained, shards: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    carl: Run,
+    run: Path,
+    trained: TrainedModel,
+    shards: Path,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ):
     query = folder / "part 0" / "017.png"
     found = carl("search", run, "shards/{000..001}.tar", query, "-k", "1")
@@ -435,7 +441,7 @@ def test_bad_input_of_embed_is_one_line(carl: Run, run: Path, folder: Path, tmp_
 
 
 def test_an_encoder_in_python_embeds_files_images_and_arrays(
-    run: Path, trained: Trained, small_data: Path, folder: Path, pixels: np.ndarray
+    run: Path, trained: TrainedModel, small_data: Path, folder: Path, pixels: np.ndarray
 ):
     from PIL import Image
 

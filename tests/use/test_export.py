@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +23,16 @@ from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d
 from carl.records.weights_hash import file_hash
 from carl.use.embed import embed
 from carl.use.embedding_files import embeddings_of
-from carl.use.encoder import Trained, load_trained
-from carl.use.export import export as export_module
+from carl.use.encoder import TrainedModel, load_trained
+from carl.use.export import FORMATS, Export, Format
 from carl.use.export.export import export, plain_encoder
-from carl.use.export.formats import FORMATS, Format
 from tests.conftest import Run
 from tests.reliability.conftest import listed
 from tests.use.conftest import QUICK
 
 
 @pytest.fixture(scope="module")
-def resnet(resnet_run: Path) -> Trained:
+def resnet(resnet_run: Path) -> TrainedModel:
     return load_trained(resnet_run)
 
 
@@ -44,11 +46,11 @@ def features_by(usage: str, images: object) -> np.ndarray:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_exported_features_equal_the_embeddings_of_the_run(
-    resnet: Trained, folder: Path, pixels: np.ndarray, form: str, tmp_path: Path
+    resnet: TrainedModel, folder: Path, pixels: np.ndarray, form: str, tmp_path: Path
 ):
     embed(resnet, open_images(str(folder)), tmp_path / "e.parquet")
     embeddings = embeddings_of(pq.read_table(tmp_path / "e.parquet"))
-    done = export(resnet, form, tmp_path / FORMATS[form].name)
+    done = export(resnet, form, tmp_path / FORMATS[form].file_name)
     views = resnet.views(pixels)
     features = features_by(done.usage, views.numpy() if form == "onnx" else views)
     np.testing.assert_allclose(features, embeddings, atol=1e-4)
@@ -64,22 +66,22 @@ def test_a_small_stem_and_other_channels_are_exported_too(small_data: Path, form
         tmp_path / "grey.npy", out=tmp_path / "run", epochs=1, batch_size=32, image_size=8, settings=settings
     )
     trained = load_trained(run)
-    done = export(trained, form, tmp_path / FORMATS[form].name)
+    done = export(trained, form, tmp_path / FORMATS[form].file_name)
     views = trained.views(np.load(tmp_path / "grey.npy")[:4])
     with torch.no_grad():
         expected = trained.method.encoder(views).numpy()
     np.testing.assert_allclose(features_by(done.usage, views), expected, atol=1e-4)
 
 
-def test_exported_models_hold_plain_convolutions_only(resnet: Trained):
+def test_exported_models_hold_plain_convolutions_only(resnet: TrainedModel):
     own = {type(part) for part in resnet.method.encoder.modules()}
     assert own & {TinyMapConv2d, ChannelsLastConv2d}
     assert not {type(part) for part in plain_encoder(resnet).modules()} & {TinyMapConv2d, ChannelsLastConv2d}
 
 
 @pytest.mark.parametrize("form", ["onnx", "torch-export"])
-def test_a_graph_can_normalise_by_itself(trained: Trained, pixels: np.ndarray, form: str, tmp_path: Path):
-    done = export(trained, form, tmp_path / FORMATS[form].name, normalise=True)
+def test_a_graph_can_normalise_by_itself(trained: TrainedModel, pixels: np.ndarray, form: str, tmp_path: Path):
+    done = export(trained, form, tmp_path / FORMATS[form].file_name, normalise=True)
     mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (trained.data.mean, trained.data.std))
     views = trained.views(pixels[:7])
     images = views * std + mean
@@ -91,17 +93,16 @@ def test_a_graph_can_normalise_by_itself(trained: Trained, pixels: np.ndarray, f
 
 
 def test_a_wrong_export_is_noticed_and_not_left_behind(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    good = FORMATS["safetensors"]
-    bad = Format(good.name, good.write, lambda plan: lambda images: plan.model(images) + 0.01, good.usage)
-    monkeypatch.setitem(export_module.FORMATS, "safetensors", bad)
+    bad = replace(FORMATS["safetensors"], load=lambda made: lambda images: made.model(images) + 0.01)
+    monkeypatch.setitem(FORMATS, "safetensors", bad)
     with pytest.raises(RuntimeError, match=r"differ by 0\.01"):
         export(trained, "safetensors", tmp_path / "e.safetensors")
     assert not list(tmp_path.iterdir())
 
 
-def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trained: Trained, tmp_path: Path):
+def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trained: TrainedModel, tmp_path: Path):
     done = carl("export", run, "--to", "safetensors", "-o", "e.safetensors")
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "e.safetensors.md").read_text()
@@ -118,7 +119,7 @@ def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trai
 
 
 def test_the_card_labels_every_accuracy_with_its_protocol_and_leaves_out_other_weights(
-    run: Path, trained: Trained, tmp_path: Path
+    run: Path, trained: TrainedModel, tmp_path: Path
 ):
     known = {"data": "small.npz", "encoder_hash": file_hash(run / "encoder.safetensors"), "hyperparameters": {}}
     known |= {"data_fingerprint": trained.data.fingerprint, "target": str(run)}
@@ -175,7 +176,7 @@ def test_bad_input_of_export_is_one_line_and_writes_nothing(carl: Run, run: Path
         (("--to", "torchvision"), "torchvision has no model 'test_resnet'"),
         (("--to", "timm", "--normalise", "-o", "x"), "--normalise adds to a graph"),
         (("--to", "timm", "-o", "there"), "there exists"),
-        (("--to", "tim"), "timm"),
+        (("--to", "tim"), "unknown format 'tim'; did you mean 'timm'?"),
     ]:
         done = carl("export", run, *arguments)
         assert done.returncode == 2
@@ -254,3 +255,45 @@ def test_a_text_where_the_card_would_go_is_only_replaced_by_force(carl: Run, run
     assert "e.safetensors.md exists" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["e.safetensors.md"]
     assert carl("export", run, "--to", "safetensors", "-o", "e.safetensors", "--force").returncode == 0
+
+
+def toy_format() -> Format:
+    """What someone outside of the package would write to add a format of their own."""
+
+    def write(export: Export) -> None:
+        torch.save(export.weights, export.path)
+
+    def load(export: Export):
+        export.model.load_state_dict(torch.load(export.path, weights_only=True))
+        return export.model.eval()
+
+    return Format(
+        words="a toy",
+        file_name="encoder.toy",
+        write=write,
+        load=load,
+        usage=lambda export: f"weights = torch.load({str(export.path)!r})",
+    )
+
+
+def test_a_format_added_from_outside_works_through_the_command(
+    carl: Run, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(FORMATS, "toy", toy_format())
+    done = carl("export", run, "--to", "toy", "-o", "mine.toy")
+    assert done.returncode == 0, done.stderr
+    assert "weights = torch.load('mine.toy')" in done.stdout
+    assert "exported as toy" in (tmp_path / "mine.toy.md").read_text()
+    assert torch.load(tmp_path / "mine.toy", weights_only=True)
+    refused = carl("export", run, "--to", "toi")
+    assert (refused.returncode, refused.stderr) == (2, "carl: unknown format 'toi'; did you mean 'toy'?\n")
+    refused = carl("export", run, "--to", "toy", "--normalise", "-o", "other.toy")
+    assert "toy holds only weights; leave it out, or use onnx or torch-export" in refused.stderr
+
+
+def test_the_formats_are_listed_without_torch():
+    code = "import sys; from carl.cli import cli; cli(['export', '--help'], standalone_mode=False); "
+    code += "assert not {'torch', 'timm', 'torchvision', 'numpy', 'pydantic'} & set(sys.modules), 'heavy import'"
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    for name, form in FORMATS.items():
+        assert f"{name}: {form.words}" in " ".join(shown.split())

@@ -11,12 +11,12 @@ import pytest
 
 from carl.errors import UserError
 from carl.use import embed as embed_module
-from carl.use.encoder import Trained
+from carl.use.encoder import TrainedModel
 from carl.use.search import search
 from tests.conftest import Run
 
 
-def nearest_by_hand(trained: Trained, pixels: np.ndarray, query: int) -> list[int]:
+def nearest_by_hand(trained: TrainedModel, pixels: np.ndarray, query: int) -> list[int]:
     features = trained.represent(pixels).features
     unit = features / np.linalg.norm(features, axis=1, keepdims=True)
     similarity = unit @ unit[query]
@@ -26,7 +26,7 @@ def nearest_by_hand(trained: Trained, pixels: np.ndarray, query: int) -> list[in
 
 @pytest.mark.parametrize("part", [4096, 10])
 def test_the_nearest_by_cosine_are_found_the_query_itself_left_out(
-    trained: Trained, folder: Path, pixels: np.ndarray, part: int, monkeypatch: pytest.MonkeyPatch
+    trained: TrainedModel, folder: Path, pixels: np.ndarray, part: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(embed_module, "PART", part)  # row groups of the file: the search goes through them
     queries = [str(folder / "part 0" / "003.png"), str(folder / "part 1" / "080.png")]
@@ -37,7 +37,9 @@ def test_the_nearest_by_cosine_are_found_the_query_itself_left_out(
         assert values == sorted(values, reverse=True)
 
 
-def test_an_image_from_elsewhere_finds_its_copy(trained: Trained, folder: Path, pixels: np.ndarray, tmp_path: Path):
+def test_an_image_from_elsewhere_finds_its_copy(
+    trained: TrainedModel, folder: Path, pixels: np.ndarray, tmp_path: Path
+):
     from PIL import Image
 
     Image.fromarray(pixels[42]).save(tmp_path / "copy.png")
@@ -61,12 +63,12 @@ def test_the_command_prints_and_writes_a_page_that_needs_nothing_else(
 
 
 def test_a_file_of_embeddings_is_searched_without_the_images_being_read_again(
-    carl: Run, run: Path, folder: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch
+    carl: Run, run: Path, folder: Path, trained: TrainedModel, monkeypatch: pytest.MonkeyPatch
 ):
     assert carl("embed", run, folder, "-o", "e.parquet").returncode == 0
     seen: list[int] = []
-    whole = Trained.represent
-    monkeypatch.setattr(Trained, "represent", lambda self, pixels: seen.append(len(pixels)) or whole(self, pixels))
+    whole = TrainedModel.represent
+    monkeypatch.setattr(TrainedModel, "represent", lambda self, pixels: seen.append(len(pixels)) or whole(self, pixels))
     done = carl("search", run, "e.parquet", folder / "part 0" / "003.png", "-k", "2")
     assert done.returncode == 0, done.stderr
     assert not seen  # the query is one of the images too
@@ -95,7 +97,7 @@ def test_images_of_an_array_are_named_by_number_and_shown(carl: Run, run: Path, 
     assert (tmp_path / "search.html").read_text().count("data:image/png;base64,") == 6
 
 
-def test_a_query_that_is_no_image_is_one_line(trained: Trained, folder: Path, tmp_path: Path):
+def test_a_query_that_is_no_image_is_one_line(trained: TrainedModel, folder: Path, tmp_path: Path):
     (tmp_path / "text.png").write_text("no image")
     for query, words in [("nothing.png", "neither a file nor the name"), (str(tmp_path / "text.png"), "not an image")]:
         with pytest.raises(UserError, match=words):

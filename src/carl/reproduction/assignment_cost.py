@@ -28,36 +28,36 @@ from carl.methods.pcl import PCL
 from carl.models.momentum import Queue
 from carl.records.environment import machine
 from carl.reproduction.jobs import Job, machine_in_words
-from carl.reproduction.overview import assumed_facts, resolved
+from carl.reproduction.overview import assumed_facts, resolved_config
 from carl.reproduction.recipes import preset_of
 from carl.reproduction.scales import MAIN, Scale
 
 FILE = "choosing.json"
-REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; of the clustering a third
-LATE = 0.9  # of the training: PCL clusters and SwAV has its queue
+REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; a third as many clusterings
+LATE = 0.9  # progress of the training at which PCL clusters and SwAV has its queue
 CARL_LOSS, SWAV_LOSS, SIMCLR_LOSS = "CARL, loss", "SwAV, codes and loss", "SimCLR, loss (no prototypes)"
 PCL_LOSS, EMBEDDING, KMEANS = "PCL, loss", "PCL, embedding all images", "PCL, k-means"
 PARTS = (CARL_LOSS, SWAV_LOSS, PCL_LOSS, EMBEDDING, KMEANS, SIMCLR_LOSS)
-BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # of a figure: one a method, from below
+BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # one bar per method, its parts from below
 Record = dict[str, Any]
 
 
 def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> Record:
-    """Seconds of an epoch, and bytes that are held for it, by part and number of prototypes."""
+    """Seconds per epoch and bytes in memory, for each part and each number of prototypes."""
     epoch = Epoch(scale, pick_device("auto"))
     repeats = SMOKE_REPEATS if scale.name == "smoke" else REPEATS
     say("measuring what the encoder takes for an epoch")
     encoder = epoch.method("carl", {}).encoder
-    passes = {"trained": epoch.pass_of(encoder, train=True), "embedded": epoch.pass_of(encoder, train=False)}
+    passes = {"trained": epoch.encoder_pass(encoder, train=True), "embedded": epoch.encoder_pass(encoder, train=False)}
     seconds = {name: one * epoch.steps for name, one in median_seconds(passes, repeats).items()}
     found = {}
     for count in counts:
         say(f"measuring what choosing among {count:,} prototypes takes for an epoch")
-        parts = epoch.choosing(count, repeats)
+        parts = epoch.assignment_parts(count, repeats)
         parts[EMBEDDING] = {"seconds": seconds["embedded"], "bytes": epoch.embeddings(epoch.images).nbytes}
         found[str(count)] = {name: parts[name] for name in PARTS}
     return {
-        **settings(scale, counts),
+        **record_settings(scale, counts),
         "encoder_seconds": seconds["trained"],
         "prototypes": found,
         "machine": machine(hardware(epoch.device)),
@@ -65,8 +65,8 @@ def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> 
     }
 
 
-def settings(scale: Scale, counts: Sequence[int]) -> Record:
-    """What a record is of: one of other settings does not count."""
+def record_settings(scale: Scale, counts: Sequence[int]) -> Record:
+    """What a record was measured with; one with other settings does not count."""
     epoch = Epoch(scale, torch.device("cpu"))
     return {"images": epoch.images, "batch": epoch.batch, "counts": list(counts), "parts": list(PARTS)}
 
@@ -77,25 +77,27 @@ class Epoch:
     def __init__(self, scale: Scale, device: torch.device) -> None:
         self.scale, self.device = scale, device
         job = self._job("carl", {})
-        config = resolved(job)
+        config = resolved_config(job)
         self.images, self.batch = assumed_facts(job).images, config.train.batch_size
         self.steps = self.images / self.batch
         self.side, self.dim = config.data.image_size, config.model.output_dim
 
     def _job(self, name: str, values: Layer) -> Job:
         layers = [{"method": {"name": name}}, preset_of(name, self.scale), {"method": values}]
-        return Job(name, self.scale.run(MAIN, merge([*layers, {"train": {"epochs": self.scale.epochs[200]}}])), ())
+        return Job(
+            name, self.scale.run_layer(MAIN, merge([*layers, {"train": {"epochs": self.scale.epochs[200]}}])), ()
+        )
 
     def method(self, name: str, values: Layer) -> Method:
-        """As the scale's runs have it, but for `values`."""
+        """The method as in the scale's runs, except for `values`."""
         job = self._job(name, values)
-        return build_method(resolved(job), assumed_facts(job), self.device)
+        return build_method(resolved_config(job), assumed_facts(job), self.device)
 
     def embeddings(self, count: int) -> Tensor:
         """Made-up unit embeddings (count, D)."""
         return unit(torch.randn(count, self.dim, generator=torch.Generator().manual_seed(0))).to(self.device)
 
-    def pass_of(self, encoder: nn.Module, train: bool) -> Callable[[], None]:
+    def encoder_pass(self, encoder: nn.Module, train: bool) -> Callable[[], None]:
         """A batch through the encoder: two views forward and backward, or one forward, as for PCL's clustering."""
         assert self.side is not None
         views = torch.randn((2 if train else 1) * self.batch, 3, self.side, self.side, device=self.device)
@@ -111,8 +113,8 @@ class Epoch:
 
         return step
 
-    def choosing(self, count: int, repeats: int) -> dict[str, Record]:
-        """All parts but the embedding of all images, which takes the same for any number of prototypes."""
+    def assignment_parts(self, count: int, repeats: int) -> dict[str, Record]:
+        """All parts except embedding all images, which takes the same time for any number of prototypes."""
         clusters = [max(2, count // 4), max(2, count // 2), count]  # in the ratio of the paper's 250, 500 and 1000
         carl, swav = (self.method(name, {"prototypes": count}) for name in ("carl", "swav"))
         pcl = self.method("pcl", {"clusters": clusters})
@@ -161,7 +163,7 @@ def _wait_for(tensor: Tensor | None) -> None:
 
 
 def median_seconds(work: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, float]:
-    """Of each kind of work; they take turns, so that a slow minute of the machine meets all."""
+    """The median for each kind of work; they take turns, so that a slow minute of the machine affects all alike."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     for repeat in range(repeats + 1):
         for name, part in work.items():
@@ -176,25 +178,25 @@ def _bytes(module: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in (*module.parameters(), *module.buffers()))
 
 
-def read(folder: Path, scale: Scale, counts: Sequence[int]) -> Record | None:
+def read_record(folder: Path, scale: Scale, counts: Sequence[int]) -> Record | None:
     """What was measured with these settings; None where nothing was, or its file is damaged."""
     try:
         found = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        wanted = settings(scale, counts)
+        wanted = record_settings(scale, counts)
         if {name: found[name] for name in wanted} != wanted:
             return None
-        section(found)
+        markdown_table(found)
     except (OSError, ValueError, KeyError, TypeError, ZeroDivisionError, RecursionError):
         return None
     return dict(found)
 
 
-def write(folder: Path, record: Record) -> None:
+def write_record(folder: Path, record: Record) -> None:
     files.write_json(folder / FILE, record)
 
 
-def section(record: Record) -> str:
-    """The table, of seconds, their share of the encoder's, and what is held."""
+def markdown_table(record: Record) -> str:
+    """Seconds, their share of the encoder's seconds, and memory, as a table with its caption."""
     whole, counts = record["encoder_seconds"], record["counts"]
     lines = [
         f"An epoch of {record['images']:,} images in batches of {record['batch']}, of which the encoder's forward and "

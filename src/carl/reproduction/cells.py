@@ -1,4 +1,4 @@
-"""Cells with what was measured in them, and what the paper's number and ours are of."""
+"""Table cells with the paper's number, our measurements, and the settings behind both."""
 
 from __future__ import annotations
 
@@ -12,23 +12,33 @@ from importlib import resources
 from typing import Any
 
 from carl.reproduction.jobs import Outcome, machine_in_words
-from carl.reproduction.recipes import COSTS, MEMORY, PAIRS, PER_PROTOTYPE, SPEED, Cell, Plan, Setting, in_words
-from carl.reproduction.scales import TITLES
+from carl.reproduction.recipes import (
+    COSTS,
+    MEMORY,
+    PAIRS,
+    PER_PROTOTYPE,
+    SPEED,
+    Cell,
+    Experiment,
+    Setting,
+    protocol_in_words,
+)
+from carl.reproduction.scales import DATA_TITLES
 
 PaperNumber = tuple[Decimal, Decimal | None]  # mean, and deviation where the paper gives one
-DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for all else
+DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for everything else
 
 
 @dataclass(frozen=True)
-class Filled:
+class FilledCell:
     """A cell with what was measured."""
 
     cell: Cell
-    values: tuple[float, ...]  # one a finished seed
+    values: tuple[float, ...]  # one per finished seed
     failed: int
-    settings: tuple[Setting, ...]  # what the values were measured with: one, unless runs were mixed
+    settings: tuple[Setting, ...]  # what the values were measured with: one setting, unless runs were mixed
     paper: PaperNumber | None
-    places: tuple[tuple[str, str], ...] = ()  # machine and date of each value
+    measured_on: tuple[tuple[str, str], ...] = ()  # machine and date of each value
 
     @property
     def mean(self) -> float | None:
@@ -40,7 +50,7 @@ class Filled:
 
     @property
     def as_in_the_paper(self) -> bool:
-        """Whether data, images, epochs, batch, K, loss, protocol and seeds are those of the paper's number."""
+        """Whether data, images, epochs, batch, K, loss, protocol and seeds are the same as for the paper's number."""
         return self.settings == (self.cell.setting,)
 
     def ours(self) -> str:
@@ -65,7 +75,7 @@ class Filled:
 
 
 def rounded(value: Decimal, digits: int) -> Decimal:
-    """As the paper's tables are: half up."""
+    """Rounded half up, as in the paper's tables."""
     return value.quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP)
 
 
@@ -81,16 +91,16 @@ def paper_numbers(name: str) -> dict[tuple[str, str], PaperNumber]:
     return numbers
 
 
-def fill(plan: Plan, outcomes: Mapping[str, Outcome]) -> list[Filled]:
-    numbers = paper_numbers(plan.name)
-    return [_filled(cell, outcomes, numbers) for cell in plan.cells]
+def fill_cells(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> list[FilledCell]:
+    numbers = paper_numbers(experiment.name)
+    return [_filled(cell, outcomes, numbers) for cell in experiment.cells]
 
 
-def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[str, str], PaperNumber]) -> Filled:
+def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[str, str], PaperNumber]) -> FilledCell:
     found = [outcomes[name] for name in cell.jobs if name in outcomes]
     measured = [(o, value) for o in found if (value := figure_of(o, cell.figure)) is not None]
     settings = dict.fromkeys(setting_of(outcome, cell.figure, len(measured)) for outcome, _ in measured)
-    return Filled(
+    return FilledCell(
         cell,
         tuple(value for _, value in measured),
         sum(outcome["state"] == "failed" for outcome in found),
@@ -101,7 +111,7 @@ def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[
 
 
 def figure_of(outcome: Outcome, figure: str) -> float | None:
-    """A number of a finished job: a cost, memory in MB, or top-1 accuracy (kNN: 20 neighbours) of a measure."""
+    """A number from a finished job: a cost, memory in MB, or the top-1 accuracy (kNN: 20 neighbours) of a measure."""
     if outcome["state"] != "done":
         return None
     if figure in COSTS:
@@ -114,24 +124,24 @@ def figure_of(outcome: Outcome, figure: str) -> float | None:
 
 
 def _cost_of(outcome: Outcome, figure: str) -> float | None:
-    if figure == PAIRS:  # CARL: the two views of each image; SimCLR: each of the 2B views with all of other images
+    if figure == PAIRS:  # CARL pairs the views of an image; SimCLR each of the 2B views with all views of other images
         batch = outcome["config"]["train"]["batch_size"]
         return 2.0 * batch * (batch - 1) if outcome["config"]["method"]["name"] == "simclr" else float(batch)
-    if figure == PER_PROTOTYPE:  # of the last probe's images, two views each
+    if figure == PER_PROTOTYPE:  # among the images of the last probe
         last = (outcome.get("probes") or [{}])[-1]
         return last["images"] / last["used"] if last.get("used") and "images" in last else None
     value = outcome.get(figure)
     return None if value is None else value / 1e6 if figure == MEMORY else float(value)
 
 
-def random_of(outcome: Outcome, figure: str) -> float | None:
+def random_figure_of(outcome: Outcome, figure: str) -> float | None:
     """The same encoder with random weights, where the protocol measures it too."""
     found = outcome.get("measures", {}).get(figure, {}).get("accuracy", {}).get("random") or {}
     return found.get("20", found.get("top-1"))
 
 
 def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
-    """What a number of a finished job was measured with, from what the job wrote down."""
+    """What a number of a finished job was measured with, as the job recorded it."""
     measure = outcome["measures"].get(figure, {})
     config = outcome.get("config")
     fraction = measure.get("hyperparameters", {}).get("fraction")
@@ -143,24 +153,24 @@ def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
         prototypes=config["method"].get("prototypes") if config else None,
         targets=config["method"].get("targets") if config else None,
         judged_on=measure.get("data", ""),
-        protocol=in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
+        protocol=protocol_in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
         seeds=seeds,
     )
 
 
 WORDS: dict[str, Callable[[Any], str]] = {
-    "data": lambda value: TITLES.get(value, str(value)),
+    "data": lambda value: DATA_TITLES.get(value, str(value)),
     "images": lambda value: f"{value:,} images",
     "epochs": lambda value: f"{value} epochs",
     "batch_size": lambda value: f"batch {value}",
     "prototypes": lambda value: f"K = {value}",
     "targets": lambda value: {"average": "averaged"}.get(value, str(value)) + " targets",
-    "judged_on": lambda value: f"judged on {TITLES.get(value, value)}",
+    "judged_on": lambda value: f"judged on {DATA_TITLES.get(value, value)}",
     "protocol": str,
 }
 
 
-def differences(filled: Filled) -> dict[str, tuple[str, str]]:
+def differences(filled: FilledCell) -> dict[str, tuple[str, str]]:
     """For each value that is not the paper's, the paper's and ours in words."""
     theirs, found = filled.cell.setting, {}
     if theirs is None:
@@ -168,17 +178,17 @@ def differences(filled: Filled) -> dict[str, tuple[str, str]]:
     for ours in filled.settings:
         for name, words in WORDS.items():
             both = getattr(theirs, name), getattr(ours, name)
-            told = name == "judged_on" and both == (theirs.data, ours.data)  # by the line on the data
+            told = name == "judged_on" and both == (theirs.data, ours.data)  # already told by the data
             if both[0] != both[1] and not told:
                 found[name] = (words(both[0]), words(both[1]))
     return found
 
 
-TITLED = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the loss is a row's
+IN_TITLES = ("data", "images", "judged_on", "epochs", "batch_size", "prototypes", "protocol")  # the row tells the loss
 
 
-def ours_in_words(column: str, cells: Sequence[Filled], names: Sequence[str] = TITLED) -> list[str]:
-    """What our numbers in a column are of, by the values `names`: those that differ, or all if the paper has none."""
+def ours_in_words(column: str, cells: Sequence[FilledCell], names: Sequence[str] = IN_TITLES) -> list[str]:
+    """The settings `names` of our numbers in a column: those that differ from the paper's, all if it has none."""
     own = [f for f in cells if f.cell.column == column]
     alone = all(f.paper is None and f.cell.figure not in COSTS for f in own)
     texts: dict[str, None] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,37 @@ from carl.errors import UserError
 from carl.evaluation.protocols import PROTOCOLS
 from carl.methods import METHODS, find_method
 from carl.methods.build import with_absolute_paths
-from carl.reproduction.cells import figure_of, random_of
+from carl.reproduction.cells import figure_of, random_figure_of
 from carl.reproduction.jobs import Job, Measure, Outcome, machine_in_words, read_outcome
 from carl.reproduction.runner import run_jobs
 from carl.training.plan import PretrainRequest, plan
 
 
-def compare(layer: Layer, methods: Sequence[str], seeds: int, out: Path | None, say: Callable[[str], None]) -> int:
-    """Train each method (those that are finished are not trained again), print and write the table."""
-    if seeds < 1:
-        raise UserError(f"--seeds {seeds} is not a number of repetitions; use 1 or more")
-    names = list(dict.fromkeys(methods)) or list(METHODS)
+@dataclass(frozen=True)
+class CompareRequest:
+    """What `carl compare` was asked to do."""
+
+    layer: Layer  # values for all methods
+    methods: tuple[str, ...] = ()  # all of them if empty
+    seeds: int = 1  # runs of each method
+    out: Path | None = None
+
+
+def compare(request: CompareRequest, say: Callable[[str], None]) -> int:
+    """Train each method that is not finished yet, print the table and write it; the exit code."""
+    if request.seeds < 1:
+        raise UserError(f"--seeds {request.seeds} is not a number of repetitions; use 1 or more")
+    names = list(dict.fromkeys(request.methods)) or list(METHODS)
     for name in names:
         find_method(name)
-    layer = with_absolute_paths(layer)
+    layer = with_absolute_paths(request.layer)
     _check_start(layer, names)
     source = str(layer["data"]["source"])
-    root = out or Path("runs") / f"compare-{Path(source).stem}"
+    root = request.out or Path("runs") / f"compare-{Path(source).stem}"
     first = int(layer.get("train", {}).get("seed", 0))
-    jobs = {(name, seed): _job(name, seed, layer) for name in names for seed in range(first, first + seeds)}
+    jobs = {(name, seed): _job(name, seed, layer) for name in names for seed in range(first, first + request.seeds)}
     failed = run_jobs(list(jobs.values()), root, say, own_process=True)
-    found = {key: outcome for key, job in jobs.items() if (outcome := read_outcome(root, job))}
-    reasons = {name: failed[job.name] for (name, _), job in jobs.items() if job.name in failed}
-    rows = [row(name, [o for (n, _), o in found.items() if n == name], seeds, reasons.get(name, "")) for name in names]
+    rows = [_read_row(name, jobs, failed, root, request.seeds) for name in names]
     table = markdown(source, rows)
     files.write_json(root / "comparison.json", {"data": source, "rows": rows})
     files.write_text(root / "comparison.md", table)
@@ -45,8 +54,16 @@ def compare(layer: Layer, methods: Sequence[str], seeds: int, out: Path | None, 
     return 1 if failed else 0
 
 
+def _read_row(
+    name: str, jobs: Mapping[tuple[str, int], Job], failed: Mapping[str, str], root: Path, asked: int
+) -> dict[str, Any]:
+    own = [job for (method, _), job in jobs.items() if method == name]
+    reason = next((failed[job.name] for job in reversed(own) if job.name in failed), "")
+    return method_row(name, [outcome for job in own if (outcome := read_outcome(root, job))], asked, reason)
+
+
 def _check_start(layer: Layer, names: Sequence[str]) -> None:
-    """Say what no method can begin with before anything is written; what one alone cannot, the table says."""
+    """Raise an error that stops every method before anything is written; one that stops some is left to the table."""
     errors = []
     for name in names:
         try:
@@ -63,8 +80,8 @@ def _job(name: str, seed: int, layer: Layer) -> Job:
     return Job(f"{name}-seed-{seed}", json.loads(json.dumps(given)), (Measure("knn"), Measure("linear-cached")))
 
 
-def row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict[str, Any]:
-    """A method's line: means over seeds, and the values that its preset for this data changes from the paper's."""
+def method_row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict[str, Any]:
+    """A method's line: means over seeds, and the values that differ from the paper's."""
     done = [outcome for outcome in outcomes if outcome["state"] == "done"]
     if not done:
         return {"method": name, "state": "failed", "reason": reason}
@@ -82,9 +99,9 @@ def row(name: str, outcomes: Sequence[Outcome], asked: int, reason: str) -> dict
         "seeds_asked": asked,
         "knn": mean(knn),
         "knn_all": knn,
-        "knn_random": mean([random_of(o, "knn") for o in done]),
+        "knn_random": mean([random_figure_of(o, "knn") for o in done]),
         "linear": mean([figure_of(o, "linear-cached") for o in done]),
-        "linear_random": mean([random_of(o, "linear-cached") for o in done]),
+        "linear_random": mean([random_figure_of(o, "linear-cached") for o in done]),
         "images_per_second": mean([o["images_per_second"] for o in done]),
         "peak_memory_mb": mean(
             [None if o["peak_memory_bytes"] is None else o["peak_memory_bytes"] / 1e6 for o in done]
@@ -105,7 +122,7 @@ def changed_values(name: str, outcome: Outcome) -> dict[str, Any]:
     """Values of method, views and optimiser that differ from the method's `paper` preset for the same data."""
     method = find_method(name)
     config = resolve([outcome["config"]], method.Options).model_dump(mode="json")  # with values newer than the outcome
-    enough = max(outcome["images"], 10**8)  # so that nothing of the paper's is cut to the data
+    enough = max(outcome["images"], 10**8)  # so that no value of the paper is cut to fit the data
     facts = DataFacts(outcome["data"], enough, 3, config["data"]["image_size"], outcome["classes"])
     paper = resolve([{"data": {"source": "x"}}, method.preset("paper", facts)], method.Options)
     usual = method.completed(paper).model_dump(mode="json")
@@ -118,7 +135,7 @@ def changed_values(name: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def shared_values(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Of the values that are not the paper's, those that all methods have: the caption says them once."""
+    """The changed values that all methods share; the caption names them once."""
     first = rows[0]["values"] if len(rows) > 1 else {}
     return {key: value for key, value in first.items() if all(r["values"].get(key) == value for r in rows)}
 

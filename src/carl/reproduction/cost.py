@@ -1,4 +1,4 @@
-"""What runs will take, from a few steps of each kind that is in them."""
+"""How long runs will take, estimated from a few steps of each kind of run."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from carl.methods.pcl import PclOptions
 from carl.optim import build_optimizer
 from carl.records.run_directory import RunDirectory
 from carl.reproduction.jobs import Job, Measure, is_measured, read_outcome
-from carl.reproduction.overview import assumed_facts, assumed_views, resolved
+from carl.reproduction.overview import assumed_facts, assumed_views, resolved_config
 from carl.reproduction.scales import LABELLED
 from carl.training.console import duration
 
 TEST_IMAGES = 10_000  # of CIFAR; STL-10 has 8,000, ImageNet 50,000
 TIMED = 3  # steps; the first warms up, the quickest of the others counts
-CPU_BATCH = 64  # a CPU needs as long for an image in larger batches
+CPU_BATCH = 64  # a CPU takes as long per image in larger batches
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs whose steps take alike."""
+    """Runs whose steps take the same time."""
 
     method: str
     image_size: int
@@ -40,7 +40,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds for an image: to train on it, and to take one view of it through the encoder."""
+    """Seconds per image: to train on it, and to pass one view of it through the encoder."""
 
     train: float
     forward: float
@@ -48,10 +48,10 @@ class Pace:
 
 @dataclass(frozen=True)
 class Estimate:
-    training: dict[str, float]  # seconds by job, of what is left of it
+    training: dict[str, float]  # seconds that are left, by job
     evaluation: dict[str, float]
     paces: dict[Kind, Pace]
-    whole: dict[str, float]  # seconds by job, had nothing of it been done
+    whole: dict[str, float]  # seconds by job if nothing of it were done
 
     @property
     def seconds(self) -> float:
@@ -59,7 +59,7 @@ class Estimate:
 
     @property
     def left(self) -> dict[str, float]:
-        """Seconds by job, of what is left of it."""
+        """Seconds that are left, by job."""
         return {name: seconds + self.evaluation[name] for name, seconds in self.training.items()}
 
     def in_words(self) -> str:
@@ -74,19 +74,19 @@ class Estimate:
 
 
 def _from_to(values: Sequence[float]) -> str:
-    """`207 to 302`, one number if they are the same in three digits."""
+    """`207 to 302`, or one number if the two agree in three digits."""
     return " to ".join(dict.fromkeys(f"{value:.3g}" for value in (min(values), max(values))))
 
 
 def estimate(jobs: Sequence[Job], root: Path) -> Estimate:
-    """Time for all jobs, whose runs are in `root` as far as they went.
+    """The time for all jobs; what `root` already holds of their runs is not counted again.
 
     PCL's clustering comes on top as multiplications; loading data and probes are left out.
     """
     kinds = {job.name: kind_of(job) for job in jobs if job.trains}
     firsts = {kind: job for job in reversed(jobs) if (kind := kinds.get(job.name)) is not None}
     paces = {kind: measured_pace(job) for kind, job in firsts.items()}
-    slowest = max((pace.forward for pace in paces.values()), default=0.001)  # for untrained encoders alone: a guess
+    slowest = max((pace.forward for pace in paces.values()), default=0.001)  # a guess, for untrained encoders alone
     training, evaluation, whole = {}, {}, {}
     for job in jobs:
         left = part_left(job, root)
@@ -101,16 +101,16 @@ def estimate(jobs: Sequence[Job], root: Path) -> Estimate:
 
 
 def part_left(job: Job, root: Path) -> float:
-    """Of the job's training: 1 before it, 0 after it."""
+    """The part of the job's training that is left: 1 before it, 0 after it."""
     run = RunDirectory(root / job.name)
     if not job.trains or not run.checkpoint_file.is_file():
         return float(job.trains)
     reached = max((record.get("epoch", 0.0) for record in files.read_json_lines(run.metrics_file)), default=0.0)
-    return max(0.0, 1 - reached / resolved(job).train.epochs)
+    return max(0.0, 1 - reached / resolved_config(job).train.epochs)
 
 
 def kind_of(job: Job) -> Kind:
-    config = resolved(job)
+    config = resolved_config(job)
     assert config.data.image_size is not None
     return Kind(
         config.method.name,
@@ -121,7 +121,7 @@ def kind_of(job: Job) -> Kind:
 
 
 def passes(job: Job, measure: Measure) -> float:
-    """Forward passes of one image through the encoder that a measure takes; forward and backward count as three."""
+    """How many times an image passes through the encoder for a measure; forward and backward count as three."""
     facts = assumed_facts(job)
     images = measure.limit or min(facts.images, LABELLED.get(facts.name, facts.images))
     protocol = PROTOCOLS[measure.protocol]
@@ -132,8 +132,8 @@ def passes(job: Job, measure: Measure) -> float:
 
 
 def measured_pace(job: Job) -> Pace:
-    """From steps on made-up images, with the job's method, views, size and optimiser."""
-    config, facts = resolved(job), assumed_facts(job)
+    """Timed with steps on made-up images, with the job's method, views, size and optimiser."""
+    config, facts = resolved_config(job), assumed_facts(job)
     device = pick_device(config.train.device)
     batch = config.train.batch_size if device.type != "cpu" else min(CPU_BATCH, config.train.batch_size)
     method = build_method(config, facts, device)
@@ -160,8 +160,8 @@ def measured_pace(job: Job) -> Pace:
 
 
 def clustering(job: Job) -> float:
-    """Seconds of k-means over all epochs, from one product of this device; 0 for methods without."""
-    config, facts = resolved(job), assumed_facts(job)
+    """Seconds of k-means over all epochs, from the time of one matrix product; 0 for methods without clustering."""
+    config, facts = resolved_config(job), assumed_facts(job)
     options = config.method
     if not isinstance(options, PclOptions):
         return 0.0

@@ -1,4 +1,4 @@
-"""Where the paper's data sets are on this machine; no part of what a run is."""
+"""Where the paper's data sets are on this machine. A run is the same run wherever its data are."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 FILES = {"cifar10": ("cifar10-train.parquet",), "cifar100": ("cifar100-train.parquet", "cifar100-train-10k.parquet")}
 
 
-def located(name: str, root: Path | None) -> dict[str, Any]:
+def data_source(name: str, root: Path | None) -> dict[str, Any]:
     """`source` and `root` of the data section for a data set by its name; any other source stays as it is."""
     if root is None:
         return {"source": name}
@@ -20,6 +20,6 @@ def located(name: str, root: Path | None) -> dict[str, Any]:
     return {"source": name, "root": str(root.resolve())}
 
 
-def located_section(section: Mapping[str, Any], root: Path | None) -> dict[str, Any]:
-    """A data section with its source where it is here."""
-    return {**section, **located(str(section["source"]), root)}
+def with_data_source(section: Mapping[str, Any], root: Path | None) -> dict[str, Any]:
+    """A data section whose source is where it is on this machine."""
+    return {**section, **data_source(str(section["source"]), root)}

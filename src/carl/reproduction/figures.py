@@ -10,17 +10,17 @@ from typing import Any
 
 from carl import files
 from carl.reproduction import assignment_cost
-from carl.reproduction.cells import Filled, ours_in_words, paper_numbers, random_of
+from carl.reproduction.cells import FilledCell, ours_in_words, paper_numbers, random_figure_of
 from carl.reproduction.jobs import Outcome
-from carl.reproduction.recipes import COSTS, MEMORY, Plan
-from carl.reproduction.scales import TITLES, Scale
+from carl.reproduction.recipes import COSTS, MEMORY, Experiment
+from carl.reproduction.scales import DATA_TITLES, Scale
 
 ACCURACY = "top-1 accuracy (%)"
 Panel = Any  # matplotlib has no types
 
 
 def draw(
-    plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome], folder: Path
+    experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome], folder: Path
 ) -> list[Path]:
     """PNG and SVG; no file where there is nothing to show yet."""
     import matplotlib
@@ -31,7 +31,7 @@ def draw(
     if all(f.mean is None for f in cells):
         return []
     drawers = {"prior": _prior, "prototypes": _prototypes, "claims": _claims}
-    panels = drawers.get(plan.name, _table)(plan, scale, cells, outcomes)
+    panels = drawers.get(experiment.name, _table)(experiment, scale, cells, outcomes)
     if not panels:
         return []
     width = 6.4 if len(panels) > 1 else 4 + 0.35 * len([f for f in cells if f.mean is not None or f.paper])
@@ -39,9 +39,11 @@ def draw(
     figure, axes = pyplot.subplots(1, len(panels), figsize=size, layout="constrained", squeeze=False)
     for axis, panel in zip(axes[0], panels, strict=True):
         panel(axis)
-        _tidy(axis, "x" if plan.name == "claims" else "y")
-    figure.suptitle(f"{plan.title} ({plan.section} of the paper)\n{_of_ours(scale, cells)}", fontsize="medium")
-    return _save(figure, plan.name, folder)
+        _tidy(axis, "x" if experiment.name == "claims" else "y")
+    figure.suptitle(
+        f"{experiment.title} ({experiment.section} of the paper)\n{_settings_in_words(scale, cells)}", fontsize="medium"
+    )
+    return _save(figure, experiment.name, folder)
 
 
 def _tidy(axis: Panel, grid: str) -> None:
@@ -63,8 +65,8 @@ def _save(figure: Any, name: str, folder: Path) -> list[Path]:
     return written
 
 
-def draw_choosing(record: Mapping[str, Any], scale: Scale, folder: Path) -> list[Path]:
-    """Seconds of an epoch that go into choosing prototypes: a group of bars a K, PCL's parts on top of each other."""
+def draw_assignment_cost(record: Mapping[str, Any], scale: Scale, folder: Path) -> list[Path]:
+    """Seconds per epoch for choosing prototypes: one group of bars per K, PCL's parts on top of each other."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -95,8 +97,8 @@ def draw_choosing(record: Mapping[str, Any], scale: Scale, folder: Path) -> list
     return _save(figure, "choosing", folder)
 
 
-def _of_ours(scale: Scale, cells: Sequence[Filled]) -> str:
-    """Scale, size and seeds of our numbers, for those who see nothing but the figure."""
+def _settings_in_words(scale: Scale, cells: Sequence[FilledCell]) -> str:
+    """Scale, size and seeds of our numbers, for readers who see only the figure."""
     images = sorted({s.images for f in cells for s in f.settings if s.images})
     seeds = sorted({len(f.values) for f in cells if f.values})
     counts = f"{images[0]:,}" + (f" to {images[-1]:,}" if len(images) > 1 else "") if images else "no"
@@ -105,25 +107,27 @@ def _of_ours(scale: Scale, cells: Sequence[Filled]) -> str:
 
 
 def _colours(rows: Sequence[str]) -> dict[str, Any]:
-    """A colour a row; that of a variant, such as the other reading of Eq. 4, is its row's, halfway to white."""
+    """One colour per row; a variant, such as the other reading of Eq. 4, has its row's colour halfway to white."""
     from matplotlib import colormaps
 
-    places = {row: place for place, row in enumerate(dict.fromkeys(_main(row) for row in rows))}
-    plain = {row: colormaps["tab10"](places[_main(row)] % 10) for row in rows}
-    return {row: c if row == _main(row) else tuple((part + 1) / 2 for part in c) for row, c in plain.items()}
+    places = {row: place for place, row in enumerate(dict.fromkeys(_main_row(row) for row in rows))}
+    plain = {row: colormaps["tab10"](places[_main_row(row)] % 10) for row in rows}
+    return {row: c if row == _main_row(row) else tuple((part + 1) / 2 for part in c) for row, c in plain.items()}
 
 
-def _main(row: str) -> str:
+def _main_row(row: str) -> str:
     """The row that this one is a variant of: `carl` of `carl, joint targets`."""
     return row.split(", ")[0]
 
 
-def _of_accuracy(cells: Sequence[Filled]) -> list[Filled]:
+def _of_accuracy(cells: Sequence[FilledCell]) -> list[FilledCell]:
     return [f for f in cells if f.cell.figure not in COSTS]
 
 
-def _table(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
-    """One panel: a group of bars a column, a bar a row, the paper's numbers as marks on them."""
+def _table(
+    experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
+) -> list[Any]:
+    """One panel: one group of bars per column, one bar per row, the paper's numbers as marks on them."""
     shown = [f for f in _of_accuracy(cells) if f.mean is not None or f.paper is not None]
     rows = list(dict.fromkeys(f.cell.row for f in shown))
     columns = list(dict.fromkeys(f.cell.column for f in shown))
@@ -151,23 +155,23 @@ def _table(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
     return [panel] if shown else []
 
 
-def _title(column: str, cells: Sequence[Filled]) -> str:
-    """The column with, below it, what our numbers are of where that is not the paper's."""
+def _title(column: str, cells: Sequence[FilledCell]) -> str:
+    """The column, and below it the settings in which our numbers differ from the paper's."""
     shown = ours_in_words(column, cells, ("data", "judged_on", "epochs", "protocol"))
     return column + ("\nours: " + ",\n".join(shown) if shown else "")
 
 
-def _draw_random(axis: Panel, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> None:
-    """What the encoders of all these runs have before training, as a line: where that is one number."""
+def _draw_random(axis: Panel, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]) -> None:
+    """A line at the accuracy of the untrained encoders, where that is one number."""
     if any(f.cell.setting is None for f in cells) or len({f.cell.figure for f in cells}) > 1:
         return  # they have a row of their own, or there is one number for each protocol
     found: dict[str, list[float]] = {}
     for f in cells:
         for outcome in (outcomes[name] for name in f.cell.jobs if name in outcomes):
-            if (value := random_of(outcome, f.cell.figure)) is not None:
+            if (value := random_figure_of(outcome, f.cell.figure)) is not None:
                 found.setdefault(outcome["measures"][f.cell.figure]["data"], []).append(value)
     for (data, values), style in zip(found.items(), cycle((":", "-."))):
-        label = f"random weights, {TITLES.get(data, data)}" if len(found) > 1 else "random weights"
+        label = f"random weights, {DATA_TITLES.get(data, data)}" if len(found) > 1 else "random weights"
         axis.axhline(statistics.fmean(values), color="grey", linestyle=style, linewidth=1.2, label=label)
 
 
@@ -192,15 +196,17 @@ def _legend(axis: Panel, colours: Mapping[str, Any], marks: str, scale: Scale) -
     )
 
 
-def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
-    """The paper's curves, and ours: of the same measure where encoders on the way were measured, else of the probes."""
+def _prior(
+    experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
+) -> list[Any]:
+    """The paper's curves and ours: the same measure if encoders were measured on the way, otherwise the kNN probes."""
     rows = list(dict.fromkeys(f.cell.row for f in cells))
     colours = _colours(rows)
 
     def theirs(axis: Panel) -> None:
         for row in rows:
-            _plot_paper(axis, plan, row, colours[row])
-        axis.set(title="the paper: linear evaluation, STL-10", xlabel=plan.chart, ylabel=ACCURACY)
+            _plot_paper(axis, experiment, row, colours[row])
+        axis.set(title="the paper: linear evaluation, STL-10", xlabel=experiment.chart, ylabel=ACCURACY)
         axis.legend(fontsize="small", frameon=False)
 
     curves, what = {row: _measured_curve(row, cells) for row in rows}, "linear evaluation"
@@ -208,7 +214,7 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
         curves, what = {row: _probe_curve(row, cells, outcomes) for row in rows}, "kNN probe"
 
     heights = [y for points in curves.values() for _, y in points]
-    data = next((TITLES.get(o["data"], o["data"]) for o in outcomes.values() if o.get("probes")), "")
+    data = next((DATA_TITLES.get(o["data"], o["data"]) for o in outcomes.values() if o.get("probes")), "")
 
     def ours(own: Sequence[str], variant: str) -> Any:
         def panel(axis: Panel) -> None:
@@ -216,14 +222,14 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
 
             ends = {row: end for row in own if (end := _collapse(row, cells, outcomes, curves[row])) is not None}
             for row in own:  # in the colours of the paper's panel, which names them
-                axis.plot([x for x, _ in curves[row]], [y for _, y in curves[row]], color=colours[_main(row)])
+                axis.plot([x for x, _ in curves[row]], [y for _, y in curves[row]], color=colours[_main_row(row)])
             style = {"markeredgecolor": "black", "linestyle": "", "markersize": 9}
             for row, (x, y) in ends.items():
-                axis.plot([x], [y], "X", color=colours[_main(row)], **style)
+                axis.plot([x], [y], "X", color=colours[_main_row(row)], **style)
             if ends:
                 axis.plot([], [], "X", color="white", label="collapsed from here on", **style)
                 axis.legend(fontsize="small", frameon=False)
-            axis.set(title=f"ours, {scale.name} scale: {what}, {data}\n{variant}".strip(), xlabel=plan.chart)
+            axis.set(title=f"ours, {scale.name} scale: {what}, {data}\n{variant}".strip(), xlabel=experiment.chart)
             axis.set_ylabel(f"{what}, top-1 (%)")
             margin = 0.05 * (max(heights) - min(heights)) + 0.1
             axis.set_ylim(min(heights) - margin, max(heights) + margin)  # the same in both panels
@@ -233,20 +239,22 @@ def _prior(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[
 
     groups: dict[str, list[str]] = {}
     for row in (row for row in rows if curves[row]):
-        groups.setdefault(row.removeprefix(_main(row)).removeprefix(", "), []).append(row)
+        groups.setdefault(row.removeprefix(_main_row(row)).removeprefix(", "), []).append(row)
     shown = [theirs] if any(f.paper is not None for f in cells) else []
     return shown + [ours(own, variant) for variant, own in groups.items()]
 
 
-def _plot_paper(axis: Panel, plan: Plan, row: str, colour: Any) -> None:
+def _plot_paper(axis: Panel, experiment: Experiment, row: str, colour: Any) -> None:
     """All of the paper's points, also those that this scale leaves out."""
-    numbers = {int(column): float(mean) for (r, column), (mean, _) in paper_numbers(plan.name).items() if r == row}
+    numbers = {
+        int(column): float(mean) for (r, column), (mean, _) in paper_numbers(experiment.name).items() if r == row
+    }
     if numbers:
         axis.plot(list(numbers), list(numbers.values()), "o--", color=colour, label=row)
 
 
 def _collapse(
-    row: str, cells: Sequence[Filled], outcomes: Mapping[str, Outcome], curve: Sequence[tuple[float, float]]
+    row: str, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome], curve: Sequence[tuple[float, float]]
 ) -> tuple[float, float] | None:
     """Where on the row's curve the first of its seeds collapsed for good."""
     names = {name for f in cells if f.cell.row == row for name in f.cell.jobs}
@@ -254,8 +262,8 @@ def _collapse(
     return next((point for point in curve if when and point[0] >= min(when)), None)
 
 
-def _measured_curve(row: str, cells: Sequence[Filled]) -> list[tuple[float, float]]:
-    """What was measured at the paper's epochs; none where that is the end of training alone."""
+def _measured_curve(row: str, cells: Sequence[FilledCell]) -> list[tuple[float, float]]:
+    """What was measured at the paper's epochs; empty if only the end of training was measured."""
     points = [
         (float(f.settings[0].epochs), f.mean)
         for f in cells
@@ -264,7 +272,7 @@ def _measured_curve(row: str, cells: Sequence[Filled]) -> list[tuple[float, floa
     return points if len(points) > 1 else []
 
 
-def _probe_curve(row: str, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[tuple[float, float]]:
+def _probe_curve(row: str, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]) -> list[tuple[float, float]]:
     names = dict.fromkeys(name for f in cells if f.cell.row == row for name in f.cell.jobs)
     found: dict[float, list[float]] = {}
     for name in names:
@@ -274,30 +282,32 @@ def _probe_curve(row: str, cells: Sequence[Filled], outcomes: Mapping[str, Outco
     return [(epoch, statistics.fmean(values)) for epoch, values in sorted(found.items())]
 
 
-def _prototypes(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
+def _prototypes(
+    experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
+) -> list[Any]:
     """Accuracy over K, on a logarithmic axis as in the paper; the paper's and ours on axes of their own."""
     rows = list(dict.fromkeys(f.cell.row for f in cells))
     colours = _colours(rows)
 
     def finish(axis: Panel, title: str) -> None:
-        axis.set(title=title, xlabel=plan.chart, ylabel=ACCURACY, xscale="log")
+        axis.set(title=title, xlabel=experiment.chart, ylabel=ACCURACY, xscale="log")
         axis.legend(fontsize="small", frameon=False)
 
     def theirs(axis: Panel) -> None:
         for row in rows:
-            _plot_paper(axis, plan, row, colours[row])
+            _plot_paper(axis, experiment, row, colours[row])
         finish(axis, "the paper: linear evaluation, 150 epochs")
 
     def ours(axis: Panel) -> None:
         for row in rows:
             own = [f for f in cells if f.cell.row == row and f.mean is not None]
             counts, means = [_count(f) for f in own], [f.mean for f in own]
-            style = "s-" if row == _main(row) else "s:"
-            axis.plot(counts, means, style, color=colours[row], label=_of_what(row, own))
+            style = "s-" if row == _main_row(row) else "s:"
+            axis.plot(counts, means, style, color=colours[row], label=_row_label(row, own))
             for f in own:
                 if f.deviation is not None:
                     axis.errorbar(_count(f), f.mean, yerr=f.deviation, color=colours[row], capsize=3)
-        lost = [f for f in cells if f.mean is not None and _lost(f, outcomes)]
+        lost = [f for f in cells if f.mean is not None and _has_collapsed(f, outcomes)]
         if lost:
             counts, means = [_count(f) for f in lost], [f.mean for f in lost]
             axis.plot(counts, means, "kx", markersize=10, label="collapsed")
@@ -309,22 +319,24 @@ def _prototypes(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Map
     return shown + ([ours] if any(f.mean is not None for f in cells) else [])
 
 
-def _count(cell: Filled) -> int:
+def _count(cell: FilledCell) -> int:
     return int(cell.cell.column.removeprefix("K = "))
 
 
-def _lost(cell: Filled, outcomes: Mapping[str, Outcome]) -> bool:
-    """Whether a seed of it collapsed for good."""
+def _has_collapsed(cell: FilledCell, outcomes: Mapping[str, Outcome]) -> bool:
+    """Whether one of its seeds collapsed for good."""
     return any(outcomes.get(name, {}).get("collapsed_at") is not None for name in cell.cell.jobs)
 
 
-def _of_what(row: str, cells: Sequence[Filled]) -> str:
-    """The row's title, and the data that ours is of where it is another."""
-    data = {TITLES.get(s.data, s.data) for f in cells for s in f.settings}
+def _row_label(row: str, cells: Sequence[FilledCell]) -> str:
+    """The row's title, with our data where they are not the row's."""
+    data = {DATA_TITLES.get(s.data, s.data) for f in cells for s in f.settings}
     return row if data <= {row.split(",")[0]} else f"{row} (ours: {', '.join(sorted(data))})"
 
 
-def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping[str, Outcome]) -> list[Any]:
+def _claims(
+    experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
+) -> list[Any]:
     """Panels of bars over the same rows: accuracy and memory. The paper has no numbers for them.
 
     Speeds are in the table alone: of runs that were not timed against each other, they are no picture.
@@ -332,7 +344,7 @@ def _claims(plan: Plan, scale: Scale, cells: Sequence[Filled], outcomes: Mapping
     measured = [f for f in cells if f.mean is not None]
     rows = list(dict.fromkeys(f.cell.row for f in reversed(measured)))  # from below
 
-    def bars(own: Sequence[Filled], label: str, named: bool) -> Any:
+    def bars(own: Sequence[FilledCell], label: str, named: bool) -> Any:
         def panel(axis: Panel) -> None:
             for f in own:
                 error = {} if f.deviation is None else {"xerr": f.deviation, "capsize": 2}

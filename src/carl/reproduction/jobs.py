@@ -26,7 +26,7 @@ from carl.methods.health import TOO_EARLY
 from carl.records.environment import machine
 from carl.records.run_directory import JOB_LOCK, RunDirectory
 from carl.records.weights_hash import file_hash
-from carl.reproduction.data_paths import located, located_section
+from carl.reproduction.data_paths import data_source, with_data_source
 from carl.training.plan import FREE_ON_RESUME, PretrainRequest, completed, plan
 from carl.training.run import carry_out
 
@@ -64,10 +64,10 @@ class Measure:
 class Job:
     """`layer` is the run's configuration; without a method in it, the untrained encoder is measured."""
 
-    name: str  # of its folder; the same name is the same run, in whatever experiment it stands
+    name: str  # of its folder; the same name is the same run, whichever experiment asks for it
     layer: Layer
     measures: tuple[Measure, ...]
-    cost: float = 1.0  # in images seen, to tell the time left
+    cost: float = 1.0  # images seen in training, to estimate the time left
 
     @property
     def trains(self) -> bool:
@@ -105,12 +105,12 @@ def outcome_file(root: Path, job: Job) -> Path:
 
 
 def stored_outcome(root: Path, job: Job) -> Outcome | None:
-    """Whatever stands in the job's file."""
+    """What the job's file holds, whatever values it was measured with."""
     return _read(outcome_file(root, job))
 
 
 def _read(path: Path) -> Outcome | None:
-    """An outcome, None where there is none or its file is damaged."""
+    """An outcome; None if there is none or its file is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -119,7 +119,7 @@ def _read(path: Path) -> Outcome | None:
 
 
 def _is_whole(found: Outcome) -> bool:
-    """Whether what the tables read is there, and of its kind."""
+    """Whether everything that the tables read is there, with the right type."""
     kinds: dict[str, type] = {"state": str, "layer": dict, "measures": dict}
     if found.get("state") == "done":
         kinds |= {"machine": dict, "made": str}
@@ -132,13 +132,13 @@ def _is_whole(found: Outcome) -> bool:
 
 
 def read_outcome(root: Path, job: Job) -> Outcome | None:
-    """What a job gave so far, None before it has run; an outcome of other values does not count."""
+    """The job's outcome so far, None before it has run; an outcome with other values does not count."""
     found = stored_outcome(root, job)
-    return found if found is not None and is_of(found, job) else None
+    return found if found is not None and is_outcome_of(found, job) else None
 
 
-def is_of(outcome: Outcome, job: Job) -> bool:
-    """Whether the outcome is of the job: of what it asks for, and of what its preset has now for such data."""
+def is_outcome_of(outcome: Outcome, job: Job) -> bool:
+    """Whether the outcome has the values that the job asks for and that its preset gives now for such data."""
     if identity(outcome["layer"]) != job.identity:
         return False
     if outcome["state"] != "done" or not job.trains:
@@ -152,22 +152,22 @@ def is_of(outcome: Outcome, job: Job) -> bool:
 
 
 def kept_file(results: Path, name: str) -> Path:
-    """Where an outcome is kept beside the tables made from it, for others to have."""
+    """Where an outcome is kept beside the tables made from it, so that others have it too."""
     return results / "jobs" / f"{name.replace('/', '--')}.json"
 
 
-def adopt(jobs: Sequence[Job], results: Path, root: Path) -> int:
-    """Let finished outcomes that are kept in `results` count where no run of the job is; how many there were.
+def adopt_outcomes(jobs: Sequence[Job], results: Path, root: Path) -> int:
+    """Let finished outcomes that are kept in `results` count for jobs that have no run here; how many there were.
 
     So a clone, or another machine, goes on where the outcomes end, without the weights.
     """
-    found = [(job, outcome) for job in jobs if (outcome := to_adopt(job, results, root)) is not None]
+    found = [(job, outcome) for job in jobs if (outcome := adoptable_outcome(job, results, root)) is not None]
     for job, outcome in found:
         files.write_json(outcome_file(root, job), outcome)
     return len(found)
 
 
-def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
+def adoptable_outcome(job: Job, results: Path, root: Path) -> Outcome | None:
     here, run = read_outcome(root, job), RunDirectory(root / job.name)
     if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
         return None
@@ -177,17 +177,17 @@ def to_adopt(job: Job, results: Path, root: Path) -> Outcome | None:
 def kept_outcome(results: Path, job: Job) -> Outcome | None:
     """A finished outcome of the job, kept beside the tables."""
     found = _read(kept_file(results, job.name))
-    return found if found is not None and found["state"] == "done" and is_of(found, job) else None
+    return found if found is not None and found["state"] == "done" and is_outcome_of(found, job) else None
 
 
-def keep(job: Job, outcome: Outcome, results: Path) -> None:
-    """Keep an outcome beside the tables if it is finished; failures are of this machine alone."""
+def keep_outcome(job: Job, outcome: Outcome, results: Path) -> None:
+    """Keep an outcome beside the tables if it is finished; a failure says nothing to other machines."""
     if outcome["state"] == "done":
         files.write_json(kept_file(results, job.name), outcome)
 
 
 def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
-    """Whether the outcome has this figure, measured as the protocol measures now."""
+    """Whether the outcome has this measure, taken as the protocol takes it now."""
     found = None if outcome is None else outcome["measures"].get(measure.key)
     if found is None:
         return False
@@ -196,16 +196,16 @@ def is_measured(outcome: Outcome | None, measure: Measure) -> bool:
 
 
 @contextmanager
-def only_one_at(job: Job, root: Path) -> Iterator[bool]:
-    """Whether no other process is at this job, nor will be while the context lasts."""
+def job_lock(job: Job, root: Path) -> Iterator[bool]:
+    """Whether no other process works on this job, now and while the context lasts."""
     path = root / job.name / JOB_LOCK
     path.parent.mkdir(parents=True, exist_ok=True)
-    with files.only_holder(path, patience=0.2) as held:  # who merely looks lets go at once
+    with files.only_holder(path, patience=0.2) as held:  # `is_in_progress` lets go at once
         yield held
 
 
-def is_at_work(job: Job, root: Path) -> bool:
-    """Whether some process is at this job now."""
+def is_in_progress(job: Job, root: Path) -> bool:
+    """Whether a process works on this job now."""
     path = root / job.name / JOB_LOCK
     if not path.exists():
         return False
@@ -214,22 +214,22 @@ def is_at_work(job: Job, root: Path) -> bool:
 
 
 class InUseError(UserError):
-    """Another process is at the job."""
+    """Another process works on the job."""
 
 
 def run_job(job: Job, root: Path, data_root: Path | None = None) -> Outcome:
-    """Train (or go on), measure what is not measured yet, and write the outcome."""
-    with only_one_at(job, root) as alone:
+    """Train or resume, measure what is not measured yet, and write the outcome."""
+    with job_lock(job, root) as alone:
         if not alone:
             raise InUseError(f"{root / job.name} is in use by another process; wait until that has ended")
-        return _run(job, root, data_root)
+        return _train_and_measure(job, root, data_root)
 
 
-def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
+def _train_and_measure(job: Job, root: Path, data_root: Path | None) -> Outcome:
     start, folder = time.monotonic(), root / job.name
     if job.trains:
-        layer = with_absolute_paths(merge([job.layer, {"data": located_section(job.layer["data"], data_root)}]))
-        _reopen(folder, job, layer)
+        layer = with_absolute_paths(merge([job.layer, {"data": with_data_source(job.layer["data"], data_root)}]))
+        _prepare_resume(folder, job, layer)
         carry_out(plan(PretrainRequest(layer, folder, "auto", ("carl", "experiment", job.name))))
     known = read_outcome(root, job)
     if known is not None and job.trains and not _is_of_these_weights(known, folder):
@@ -247,7 +247,7 @@ def _run(job: Job, root: Path, data_root: Path | None) -> Outcome:
         "measures": measures,
         **(training_figures(folder) if job.trains else {}),
         "seconds": round(time.monotonic() - start, 1),
-        **{name: known.get(name, value) for name, value in now.items()},  # of the training, which gave the speed
+        **{name: known.get(name, value) for name, value in now.items()},  # those of the training, which gave the speed
     }
     files.write_json(outcome_file(root, job), outcome)
     return outcome
@@ -259,10 +259,10 @@ def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
     return {m.get("encoder_hash") for m in outcome["measures"].values()} <= {file_hash(path) for path in encoders}
 
 
-def _reopen(folder: Path, job: Job, layer: Layer) -> None:
+def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
     """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
 
-    That they are the same images, the fingerprint in the checkpoint says when the run goes on.
+    When the run resumes, the fingerprint in the checkpoint tells whether they are the same images.
     """
     run = RunDirectory(folder)
     if not run.config_file.is_file():
@@ -286,10 +286,10 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
         kept_of = measure.at_epoch
         request = measure.request(str(folder if kept_of is None else RunDirectory(folder).kept_encoder(kept_of)))
         if measure.data is not None:
-            other = {**located(measure.data, data_root), "limit": measure.limit}
+            other = {**data_source(measure.data, data_root), "limit": measure.limit}
             request = replace(request, data=str(other.pop("source")), settings={"data": other})
     else:
-        data = located_section(job.layer["data"], data_root)
+        data = with_data_source(job.layer["data"], data_root)
         layer: Layer = {
             "data": {key: value for key, value in data.items() if key != "source"},
             "model": job.layer.get("model", {}),
@@ -330,13 +330,13 @@ def training_figures(folder: Path) -> Outcome:
         "train_seconds": round(ends[-1]["seconds"], 1) if ends else None,
         "verdict": probes[-1].get("verdict") if probes else None,
         "collapsed_at": collapsed_at(probes),
-        "losses": losses(records),
-        "probes": [_short(probe) for probe in probes],
+        "losses": mean_losses(records),
+        "probes": [_probe_summary(probe) for probe in probes],
     }
 
 
-def losses(records: Sequence[Outcome]) -> list[float]:
-    """Of each epoch: the mean over the steps that were logged in it."""
+def mean_losses(records: Sequence[Outcome]) -> list[float]:
+    """For each epoch, the mean over the steps that were logged in it."""
     found: dict[int, list[float]] = {}
     for record in records:
         if record["kind"] == "step" and record.get("loss") is not None:
@@ -345,7 +345,7 @@ def losses(records: Sequence[Outcome]) -> list[float]:
 
 
 def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], batch_size: int) -> float | None:
-    """Of the whole training: all steps and what came before each epoch (PCL's clustering), without probes."""
+    """Over the whole training: all steps and what came before each epoch (PCL's clustering), without probes."""
     seconds, before = sum(prepared), 0
     for record in records:
         if record["kind"] == "step" and record["step"] > before:
@@ -355,13 +355,13 @@ def images_per_second(records: Sequence[Outcome], prepared: Sequence[float], bat
 
 
 def clustering_seconds(prepared: Sequence[float]) -> float | None:
-    """Of one clustering; None for methods without. Epochs before the first take no time and do not count."""
+    """For one clustering; None for methods without. Epochs before the first take no time and do not count."""
     taken = [seconds for seconds in prepared if seconds >= 0.001]
     return round(statistics.median(taken), 3) if taken else None
 
 
 def collapsed_at(probes: Sequence[Outcome]) -> float | None:
-    """The epoch from which on every probe found a collapse; None if the last did not."""
+    """The epoch since which every probe found a collapse; None if the last did not."""
     first = None
     for probe in reversed(probes):
         if probe.get("verdict") != "collapsed":
@@ -370,7 +370,7 @@ def collapsed_at(probes: Sequence[Outcome]) -> float | None:
     return first
 
 
-def _short(probe: Outcome) -> Outcome:
+def _probe_summary(probe: Outcome) -> Outcome:
     wanted = (
         "epoch", "images", "knn", "rank_me", "spread", "used", "covering", "dead", "duplicates", "information",
         "agreement",
@@ -381,7 +381,7 @@ def _short(probe: Outcome) -> Outcome:
 
 
 def machine_in_words(machine: dict[str, Any]) -> str:
-    """Where a run was measured, which need not be here."""
+    """The machine that a run was measured on, which need not be this one."""
     where = machine["cuda"] if machine["device"].startswith("cuda") else machine["processor"]
     counts = ", ".join(f"{machine[f'{one}s']} {one}{'s' * (machine[f'{one}s'] != 1)}" for one in ("core", "thread"))
     return f"{where}, {counts}"

@@ -19,7 +19,6 @@ from carl.methods.byol import ByolOptions
 from carl.methods.paper import PAPER_VALUES
 from carl.optim import peak_rate
 from carl.reproduction.jobs import Job
-from carl.reproduction.recipes import in_words
 from carl.reproduction.scales import LABELLED
 from carl.training.plan import completed
 from carl.views.configured import build_views
@@ -40,22 +39,22 @@ def assumed_facts(job: Job) -> DataFacts:
     return DataFacts(name, min(images, data.get("limit") or images), 3, SIZES.get(name, 32), CLASSES.get(name, 10))
 
 
-def resolved(job: Job) -> Config:
-    """The job's whole configuration, by the facts of the paper's data sets."""
+def resolved_config(job: Job) -> Config:
+    """The job's whole configuration, assuming the paper's data sets."""
     return completed(job.layer, assumed_facts(job))
 
 
 def assumed_views(config: Config) -> Views:
-    """The run's views; what its images are normalised by is not known here."""
+    """The run's views, with made-up normalisation: the data are not opened here."""
     return build_views(config, (0.5,) * 3, (0.25,) * 3)
 
 
-def listed(jobs: Sequence[Job]) -> list[str]:
-    """Values of all runs once, then, for each run, what is its own; then how they are evaluated."""
+def overview_lines(jobs: Sequence[Job]) -> list[str]:
+    """The values that all runs share, then for each run the others, then how the runs are evaluated."""
     groups: dict[str, list[Job]] = {}
     for job in jobs:
         groups.setdefault(job.name.rpartition("/seed-")[0], []).append(job)
-    values = {name: values_of(found[0]) for name, found in groups.items()}
+    values = {name: deciding_values(found[0]) for name, found in groups.items()}
     common = _common([values[name] for name, found in groups.items() if found[0].trains])
     lines = [f"Common to all {sum(job.trains for job in jobs)} training runs", *_rows(common)]
     for name, found in groups.items():
@@ -74,12 +73,12 @@ def _rows(values: Mapping[str, str]) -> list[str]:
     return [f"  {name:<24} {value}" for name, value in values.items()]
 
 
-def values_of(job: Job) -> Values:
-    """Every value that decides the outcome of a run, in words; those that have no effect are left out."""
+def deciding_values(job: Job) -> Values:
+    """Every value that decides the outcome of a run, in words; values without effect are left out."""
     measured = {"measured by": ", ".join(measure.key for measure in job.measures)}
     if not job.trains:
         return {"weights": "random, untrained", **measured}
-    config, facts = resolved(job), assumed_facts(job)
+    config, facts = resolved_config(job), assumed_facts(job)
     optim, train = config.optim, config.train
     peak = peak_rate(optim, train.batch_size)
     views = assumed_views(config).recipes
@@ -89,8 +88,8 @@ def values_of(job: Job) -> Values:
         "image size": f"{facts.image_size} px",
         "normalised by": "mean and deviation of each channel of the training images",
     }
-    lines = dict.fromkeys(in_order(view) for view in views)
-    shown = {f"view {_places(line, views)}": line for line in lines}
+    lines = dict.fromkeys(view_in_words(view) for view in views)
+    shown = {f"view {_view_numbers(line, views)}": line for line in lines}
     rate = f"{peak:g} to {optim.lr_end * peak / optim.lr:g}, {optim.schedule}"
     scaled = f" ({optim.lr:g} x {train.batch_size} / 256)" if optim.scale_lr else ""
     optimiser: Values = {
@@ -118,25 +117,25 @@ def values_of(job: Job) -> Values:
     }
 
 
-def _places(line: str, views: Sequence[ViewRecipe]) -> str:
-    return ", ".join(str(place) for place, view in enumerate(views, start=1) if in_order(view) == line)
+def _view_numbers(line: str, views: Sequence[ViewRecipe]) -> str:
+    return ", ".join(str(place) for place, view in enumerate(views, start=1) if view_in_words(view) == line)
 
 
 def _method_values(config: Config) -> Values:
     values: Mapping[str, Any] = config.method.model_dump(exclude_none=True, exclude={"name", "preset"})
-    shown = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in values.items()}
+    shown = {f"  {key.replace('_', ' ')}": _value_in_words(value) for key, value in values.items()}
     if isinstance(config.method, ByolOptions):
         shown["  momentum"] += " to 1, cosine"
     return shown
 
 
-def _shown(value: Any) -> str:
+def _value_in_words(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value))
+        return ", ".join(map(_value_in_words, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def in_order(view: ViewRecipe) -> str:
+def view_in_words(view: ViewRecipe) -> str:
     """A recipe in one line, operations in the order in which they are applied."""
     area = view.crop_area
     parts = ["whole image" if area is None else f"crop of {area[0]:g} to {area[1]:g} of the area to {view.size} px"]
@@ -180,19 +179,19 @@ def _head(method: str, model: str, classes: int) -> str:
 
 
 def _protocol_rows(jobs: Sequence[Job]) -> list[str]:
-    """The values of each protocol that is used, one a line."""
+    """The values of each protocol that is used, one per line."""
     asked = dict.fromkeys((m.protocol, m.fraction, m.epochs) for job in jobs for m in job.measures)
     lines = []
     for protocol, fraction, epochs in asked:
         known = find_protocol(protocol)
         request = EvaluationRequest("random", protocol, fraction=fraction, epochs=epochs)
-        lines.append(f"  {in_words(protocol, epochs or known.epochs, fraction)}: {known.kind}")
-        values = {f"  {key.replace('_', ' ')}": _shown(value) for key, value in known.values(request).items()}
+        lines.append(f"  {protocol_in_words(protocol, epochs or known.epochs, fraction)}: {known.kind}")
+        values = {f"  {key.replace('_', ' ')}": _value_in_words(value) for key, value in known.values(request).items()}
         if "  milestones" in values:
             values["  milestones"] += " of the epochs, the rate divided by 10 at each"
         if known.epochs is not None:
-            crops = sorted({resolved(job).views.crop_min or MOCO_CROP for job in jobs if job.trains})
-            values["  smallest crop"] = f"{_shown(crops)} of the area"
+            crops = sorted({resolved_config(job).views.crop_min or MOCO_CROP for job in jobs if job.trains})
+            values["  smallest crop"] = f"{_value_in_words(crops)} of the area"
         values["  seen of each side"] = f"{100 * known.centre:g}% in the centre" if known.centre < 1 else "all"
         lines += _rows(values)
     return lines

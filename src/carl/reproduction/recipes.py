@@ -10,7 +10,7 @@ from carl.config import Layer, merge
 from carl.errors import UserError, suggestion
 from carl.methods.paper import PAPER_TARGETS, PAPER_VALUES
 from carl.reproduction.jobs import Job, Measure
-from carl.reproduction.scales import TITLES, Scale, paper_images
+from carl.reproduction.scales import DATA_TITLES, Scale, paper_images
 
 METHODS = ("supervised", "byol", "simclr", "moco", "pcl", "swav", "carl")  # in the order of table 2
 TRANSFER_METHODS = ("supervised", "byol", "simclr", "carl")  # of table 3
@@ -19,7 +19,7 @@ TARGETS_NOTE = (
     "CARL's targets are averaged unless a row says joint: each view in turn is a fixed target of the other, which the "
     "paper leaves open."
 )
-# Figures of a job that are no accuracy.
+# Figures of a job other than accuracies.
 SPEED, MEMORY, PAIRS = "images_per_second", "peak_memory_bytes", "pairs_per_batch"
 CLUSTERING, PER_PROTOTYPE = "clustering_seconds", "images_per_prototype"
 COSTS = (SPEED, CLUSTERING, MEMORY, PAIRS, PER_PROTOTYPE)
@@ -42,19 +42,19 @@ class Setting:
 
 @dataclass(frozen=True)
 class Cell:
-    """A number of a table: the mean over the jobs (seeds) of what one measure gave."""
+    """A number in a table: the mean of one measure over the jobs, which differ in their seed."""
 
     row: str
     column: str
     jobs: tuple[str, ...]  # none where this scale leaves the cell out
     figure: str  # key of a Measure, or one of COSTS
-    paper: tuple[str, str] | None = None  # row and column of paper.toml that it answers
-    setting: Setting | None = None  # of the paper's number
+    paper: tuple[str, str] | None = None  # row and column of its counterpart in paper.toml
+    setting: Setting | None = None  # that the paper's number was measured with
 
 
 @dataclass(frozen=True)
-class Plan:
-    """An experiment at a scale."""
+class Experiment:
+    """A table or figure of the paper at a scale: its runs, and the cells that they fill."""
 
     name: str
     title: str
@@ -63,16 +63,16 @@ class Plan:
     cells: tuple[Cell, ...]
     note: str = ""  # what else its tables must say
     chart: str = ""  # label of the x axis where the columns are numbers and the paper draws a figure
-    choosing: tuple[int, ...] = ()  # numbers of prototypes that the cost of choosing among is measured for
+    prototype_counts: tuple[int, ...] = ()  # for each, the cost of choosing among so many is measured
 
 
-def in_words(protocol: str, epochs: int | None, fraction: float | None = None) -> str:
+def protocol_in_words(protocol: str, epochs: int | None, fraction: float | None = None) -> str:
     """`semi 1%, 50 epochs`"""
     part = "" if fraction is None else f" {100 * fraction:g}%"
     return f"{protocol}{part}" + ("" if epochs is None else f", {epochs} epochs")
 
 
-def papers_setting(
+def paper_setting(
     data: str,
     method: str,
     epochs: int = 200,
@@ -81,7 +81,7 @@ def papers_setting(
     judged_on: str | None = None,
     protocol: str = "linear, 100 epochs",  # He et al. 2020, which the paper follows
 ) -> Setting:
-    """As sections 4 and 5 and appendix A of the paper have it."""
+    """A setting as in sections 4 and 5 and appendix A of the paper."""
     usual = PAPER_VALUES[data].prototypes if method in ("carl", "swav") else None
     return Setting(
         data=data,
@@ -107,7 +107,7 @@ class Builder:
     def add(
         self, data: str, method: str, variant: str, layer: Layer, epochs: int, measures: Sequence[Measure]
     ) -> tuple[str, ...]:
-        """Jobs of all seeds of a setting; their names. Encoders that a measure is of are kept."""
+        """Add a job for each seed; returns their names. Encoders that are measured on the way are kept."""
         names = []
         kept = sorted({measure.at_epoch for measure in measures if measure.at_epoch is not None})
         for seed in self.scale.seeds_of(method, data, variant):
@@ -115,15 +115,15 @@ class Builder:
             train = {"epochs": epochs, "seed": seed, "keep_epochs": kept}
             given = merge([{"method": {"name": method}}, layer, {"train": train}])
             cost = self.scale.images(data, method) * epochs
-            self._put(Job(name, self.scale.run(data, given), tuple(measures), cost))
+            self._put(Job(name, self.scale.run_layer(data, given), tuple(measures), cost))
             names.append(name)
         return tuple(names)
 
     def add_random(self, data: str, measures: Sequence[Measure]) -> tuple[str, ...]:
-        """The untrained encoder of each seed."""
+        """Add the untrained encoder of each seed."""
         names = []
         for seed in self.scale.seeds_of(RANDOM, data):
-            layer = self.scale.run(data, {"train": {"seed": seed}})
+            layer = self.scale.run_layer(data, {"train": {"seed": seed}})
             kept = {section: values for section, values in layer.items() if section in ("data", "model")}
             self._put(Job(f"{data}/random/seed-{seed}", {**kept, "train": {"seed": seed}}, tuple(measures), 1.0))
             names.append(f"{data}/random/seed-{seed}")
@@ -131,7 +131,7 @@ class Builder:
 
     def _put(self, job: Job) -> None:
         known = self.jobs.get(job.name)
-        self.jobs[job.name] = job if known is None else joined(known, job)
+        self.jobs[job.name] = job if known is None else merge_jobs(known, job)
 
     def fill(
         self,
@@ -142,7 +142,7 @@ class Builder:
         setting: Setting | None = None,
         paper: tuple[str, str] | None = None,
     ) -> None:
-        """A cell; with the setting of the paper's number, which is at the same row and column unless named."""
+        """Add a cell. The paper's number, if it has one, is at the same row and column unless `paper` names others."""
         place = paper or ((row, column) if setting is not None else None)
         self.cells.append(Cell(row, column, jobs, figure, place, setting))
 
@@ -155,18 +155,18 @@ class Builder:
         setting: Setting | None = None,
         paper: tuple[str, str] | None = None,
     ) -> None:
-        """A cell for each protocol that stands for linear evaluation; the paper's number beside the first."""
+        """Add a cell for each protocol that stands for linear evaluation; the first answers the paper's number."""
         first, *others = self.scale.linear
         self.fill(row, f"{place} {epochs}" if place else f"{epochs} epochs", jobs, first, setting, paper)
         for protocol in others:
             self.fill(row, f"{place} {protocol}".strip(), jobs, protocol)
 
-    def plan(self, name: str, title: str, section: str, note: str = "", chart: str = "") -> Plan:
-        return Plan(name, title, section, tuple(self.jobs.values()), tuple(self.cells), note, chart)
+    def experiment(self, name: str, title: str, section: str, note: str = "", chart: str = "") -> Experiment:
+        return Experiment(name, title, section, tuple(self.jobs.values()), tuple(self.cells), note, chart)
 
 
-def joined(one: Job, other: Job) -> Job:
-    """Two jobs of one name as one: a single run with all that is kept and measured of it."""
+def merge_jobs(one: Job, other: Job) -> Job:
+    """Two jobs with the same name as one run, which keeps and measures what both ask for."""
     if one.identity != other.identity:
         raise ValueError(f"{one.name} names two different runs")
     measures = tuple(dict.fromkeys((*one.measures, *other.measures)))
@@ -193,7 +193,7 @@ def preset_of(method: str, scale: Scale) -> Layer:
     return {"method": {"preset": "small"}} if method == "moco" and scale.name != "paper" else PAPER_PRESET
 
 
-def linear(scale: Scale) -> Plan:
+def linear(scale: Scale) -> Experiment:
     """Table 2: seven methods by linear evaluation."""
     build = Builder(scale)
     both, notes = scale.on_the_way, []
@@ -204,32 +204,32 @@ def linear(scale: Scale) -> Plan:
         notes.append("SwAV on DS ImageNet has two views of full size, as all methods, and not its repository's eight.")
     measures = scale.linear_measures()
     for data in scale.data:
-        title = TITLES[data]
+        title = DATA_TITLES[data]
         for method in METHODS:
             layer = preset_of(method, scale)
             if scale.own_runs:
                 jobs = build.add(data, method, "", layer, scale.epochs[100], measures)
-                build.fill_linear(method, title, 100, jobs, papers_setting(data, method, 100))
+                build.fill_linear(method, title, 100, jobs, paper_setting(data, method, 100))
             half = scale.linear_measures(at_epoch=scale.epochs[100]) if both and not scale.own_runs else ()
             jobs = build.add(data, method, "", layer, scale.epochs[200], measures + half)
             if half:
-                build.fill(method, f"{title} 100", jobs, half[0].key, papers_setting(data, method, 100))
-            build.fill_linear(method, title, 200, jobs, papers_setting(data, method))
+                build.fill(method, f"{title} 100", jobs, half[0].key, paper_setting(data, method, 100))
+            build.fill_linear(method, title, 200, jobs, paper_setting(data, method))
         if scale.joint:
             jobs = build.add(data, "carl", "joint", merge([PAPER_PRESET, JOINT]), scale.epochs[200], measures)
             paper = ("carl", f"{title} 200")
-            build.fill_linear("carl" + OF_JOINT, title, 200, jobs, papers_setting(data, "carl"), paper)
+            build.fill_linear("carl" + OF_JOINT, title, 200, jobs, paper_setting(data, "carl"), paper)
         for method, (value, changed) in FOR_SHORT_RUNS.items() if scale.reasons else ():
             layer = merge([preset_of(method, scale), changed])
             jobs = build.add(data, method, value.replace(" ", "-"), layer, scale.epochs[200], measures)
             paper = (method, f"{title} 200")
-            build.fill_linear(f"{method}, {value}", title, 200, jobs, papers_setting(data, method), paper)
+            build.fill_linear(f"{method}, {value}", title, 200, jobs, paper_setting(data, method), paper)
         if scale.name != "paper":
             build.fill_linear("random weights", title, 200, build.add_random(data, measures))
-    return build.plan("linear", "Linear evaluation", "Table 2, section 5", " ".join(notes))
+    return build.experiment("linear", "Linear evaluation", "Table 2, section 5", " ".join(notes))
 
 
-def transfer(scale: Scale) -> Plan:
+def transfer(scale: Scale) -> Experiment:
     """Table 3: cross-domain transfer, semi-supervised learning and fine-tuning."""
     build = Builder(scale)
     epochs = scale.epochs[200]
@@ -246,9 +246,9 @@ def transfer(scale: Scale) -> Plan:
                 measure = Measure(scale.transfer)  # one data set stands for both
             left_out = data == "cifar100" and method not in scale.back
             jobs = () if left_out else build.add(data, method, variant, layer, epochs, [measure])
-            setting = papers_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
+            setting = paper_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
             build.fill(row, column, jobs, measure.key, setting, (method, column))
-        few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images is no image of some classes
+        few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images leaves classes without any
         labels = [Measure("semi", fraction=part, epochs=scale.train_epochs) for part in few]
         labels.append(Measure("finetune", epochs=scale.train_epochs))
         jobs = build.add(scale.unlabelled, method, variant, layer, epochs, labels)
@@ -258,13 +258,13 @@ def transfer(scale: Scale) -> Plan:
             ("1% of labels", "10% of labels", "100% of labels"),
             strict=True,
         ):
-            setting = papers_setting("stl10", method, protocol=protocol)
+            setting = paper_setting("stl10", method, protocol=protocol)
             build.fill(row, column, jobs, measure.key, setting, (method, column))
     title = "Transfer, semi-supervised learning and fine-tuning"
-    return build.plan("transfer", title, "Table 3, section 5", TARGETS_NOTE)
+    return build.experiment("transfer", title, "Table 3, section 5", TARGETS_NOTE)
 
 
-def prior(scale: Scale) -> Plan:
+def prior(scale: Scale) -> Experiment:
     """Figure 2: lambda_e(a, b), from b to a over the first 100 of 200 epochs, K as in table 2."""
     build = Builder(scale)
     epochs = scale.epochs[200]
@@ -284,12 +284,12 @@ def prior(scale: Scale) -> Plan:
         row = paper + OF_JOINT * joint
         for e in kept:
             key = scale.linear_measures(at_epoch=scale.epochs[e])[0].key
-            build.fill(row, f"{e} epochs", jobs, key, papers_setting("stl10", "carl", e), (paper, str(e)))
-        build.fill_linear(row, "", 200, jobs, papers_setting("stl10", "carl"), (paper, "200"))
-    return build.plan("prior", "Weight of the prior", "Figure 2, section 4.1", TARGETS_NOTE, "Training epochs")
+            build.fill(row, f"{e} epochs", jobs, key, paper_setting("stl10", "carl", e), (paper, str(e)))
+        build.fill_linear(row, "", 200, jobs, paper_setting("stl10", "carl"), (paper, "200"))
+    return build.experiment("prior", "Weight of the prior", "Figure 2, section 4.1", TARGETS_NOTE, "Training epochs")
 
 
-def prototypes(scale: Scale) -> Plan:
+def prototypes(scale: Scale) -> Experiment:
     """Figure 3: number of prototypes; lambda from 4 to 1.5 over the first 100 of 150 epochs."""
     build = Builder(scale)
     counts = scale.grid("prototypes", (10, 100, 500, 1000, 2000, 3000, 5000, 10_000))
@@ -299,13 +299,13 @@ def prototypes(scale: Scale) -> Plan:
         layer = merge([_ablation(scale, count), JOINT if joint else {}])
         variant = f"k-{count}" + "-joint" * joint
         jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-        setting = papers_setting(data, "carl", 150, prototypes=count)
-        row, paper = TITLES[data] + OF_JOINT * joint, (TITLES[data], str(count))
+        setting = paper_setting(data, "carl", 150, prototypes=count)
+        row, paper = DATA_TITLES[data] + OF_JOINT * joint, (DATA_TITLES[data], str(count))
         build.fill(row, f"K = {count}", jobs, scale.linear[0], setting, paper)
-    return build.plan("prototypes", "Number of prototypes", "Figure 3, section 4.2", TARGETS_NOTE, "Prototypes")
+    return build.experiment("prototypes", "Number of prototypes", "Figure 3, section 4.2", TARGETS_NOTE, "Prototypes")
 
 
-def batch_size(scale: Scale) -> Plan:
+def batch_size(scale: Scale) -> Experiment:
     """Table 1: batch size against the number of prototypes on CIFAR-100, the rate scaled with the batch."""
     build = Builder(scale)
     data = "cifar100"
@@ -316,10 +316,10 @@ def batch_size(scale: Scale) -> Plan:
                 layer = merge([layer, {"train": {"batch_size": size}, "optim": {"scale_lr": True}}])
                 variant = f"batch-{size}-k-{count}"
             jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-            setting = papers_setting(data, "carl", 150, batch_size=size, prototypes=count)
+            setting = paper_setting(data, "carl", 150, batch_size=size, prototypes=count)
             place = (str(size), str(count))
             build.fill(f"batch {size}", f"K = {count}", jobs, scale.linear[0], setting, place)
-    return build.plan("batch-size", "Batch size and prototypes", "Table 1, section 4.3", TARGETS_NOTE)
+    return build.experiment("batch-size", "Batch size and prototypes", "Table 1, section 4.3", TARGETS_NOTE)
 
 
 def _ablation(scale: Scale, count: int) -> Layer:
@@ -329,7 +329,7 @@ def _ablation(scale: Scale, count: int) -> Layer:
     return merge([PAPER_PRESET, {"method": values}])
 
 
-def claims(scale: Scale) -> Plan:
+def claims(scale: Scale) -> Experiment:
     """What the paper says in passing."""
     build = Builder(scale)
     epochs, data = scale.epochs[200], "cifar10"
@@ -349,12 +349,14 @@ def claims(scale: Scale) -> Plan:
     for method in ("simclr", "pcl", "swav"):
         jobs = build.add(data, method, "", preset_of(method, scale), epochs, scale.linear_measures())
         _costs(build, method, method, jobs)
-    plan = build.plan("claims", "What the paper says in passing", "Sections 1 to 5, appendix A", TARGETS_NOTE)
-    return replace(plan, choosing=scale.grid("prototypes", (100, 1000, 10_000)))
+    experiment = build.experiment(
+        "claims", "What the paper says in passing", "Sections 1 to 5, appendix A", TARGETS_NOTE
+    )
+    return replace(experiment, prototype_counts=scale.grid("prototypes", (100, 1000, 10_000)))
 
 
 def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None:
-    """Accuracy and cost. Pairs are the paper's count for a batch of 256: 256 of CARL, 130,560 of SimCLR."""
+    """Accuracy and cost. Pairs are the paper's count for a batch of 256: 256 for CARL, 130,560 for SimCLR."""
     build.fill(row, "accuracy", jobs, build.scale.linear[0])
     build.fill(row, "images/s", jobs, SPEED)
     build.fill(row, "peak MB", jobs, MEMORY)
@@ -366,7 +368,7 @@ def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None
         build.fill(row, "images a prototype in use", jobs, PER_PROTOTYPE)
 
 
-RECIPES: dict[str, Callable[[Scale], Plan]] = {
+RECIPES: dict[str, Callable[[Scale], Experiment]] = {
     "linear": linear,
     "transfer": transfer,
     "prior": prior,
@@ -376,19 +378,19 @@ RECIPES: dict[str, Callable[[Scale], Plan]] = {
 }
 
 
-def find_plans(name: str, scale: Scale) -> list[Plan]:
-    """The experiment, or `all`. A run that others need too keeps what they need, whichever of them makes it."""
+def find_experiments(name: str, scale: Scale) -> list[Experiment]:
+    """The experiment, or `all`. A run that several experiments share keeps what all of them need."""
     if name not in (*RECIPES, "all"):
         raise UserError(f"unknown experiment {name!r}{suggestion(name, [*RECIPES, 'all'])}")
-    plans = {known: recipe(scale) for known, recipe in RECIPES.items()}
-    whole = {job.name: job for job in distinct_jobs(list(plans.values()))}
-    asked = plans.values() if name == "all" else [plans[name]]
+    experiments = {known: recipe(scale) for known, recipe in RECIPES.items()}
+    whole = {job.name: job for job in distinct_jobs(list(experiments.values()))}
+    asked = experiments.values() if name == "all" else [experiments[name]]
     return [replace(p, jobs=tuple(replace(job, layer=whole[job.name].layer) for job in p.jobs)) for p in asked]
 
 
-def distinct_jobs(plans: Sequence[Plan]) -> list[Job]:
-    """Jobs of all plans, each once with all that is kept and measured of it."""
+def distinct_jobs(experiments: Sequence[Experiment]) -> list[Job]:
+    """The jobs of all experiments, each once, with everything that any of them keeps and measures."""
     found: dict[str, Job] = {}
-    for job in (job for plan in plans for job in plan.jobs):
-        found[job.name] = joined(found[job.name], job) if job.name in found else job
+    for job in (job for experiment in experiments for job in experiment.jobs):
+        found[job.name] = merge_jobs(found[job.name], job) if job.name in found else job
     return list(found.values())

@@ -1,9 +1,9 @@
-"""What `carl reproduce` does: expand, estimate, run, and write the tables."""
+"""What `carl reproduce` does: expand the experiments into runs, estimate, run, and write the tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from carl import files
@@ -13,76 +13,132 @@ from carl.methods import find_method
 from carl.methods.build import load_data_for
 from carl.methods.paper import PAPER_VALUES
 from carl.reproduction import assignment_cost
-from carl.reproduction.cost import estimate
-from carl.reproduction.data_paths import located
-from carl.reproduction.jobs import Job, Outcome, adopt, is_at_work, keep, read_outcome, to_adopt
-from carl.reproduction.overview import listed
-from carl.reproduction.recipes import Plan, distinct_jobs, find_plans
-from carl.reproduction.runner import Shard, run_jobs, state, state_of
+from carl.reproduction.cost import Estimate, estimate
+from carl.reproduction.data_paths import data_source
+from carl.reproduction.jobs import (
+    Job,
+    Outcome,
+    adopt_outcomes,
+    adoptable_outcome,
+    is_in_progress,
+    keep_outcome,
+    read_outcome,
+)
+from carl.reproduction.overview import overview_lines
+from carl.reproduction.recipes import Experiment, distinct_jobs, find_experiments
+from carl.reproduction.runner import Shard, job_state, outcome_state, run_jobs
 from carl.reproduction.scales import SCALES, Scale
-from carl.reproduction.tables import write_all
+from carl.reproduction.tables import write_tables_and_figures
 from carl.training.console import duration
 
 DAY = 24 * 3600.0
+Say = Callable[[str], None]
 
 
-def reproduce(
-    experiment: str,
-    scale_name: str,
-    data_root: Path | None,
-    out: Path | None,
-    shard: str | None,
-    dry_run: bool,
-    status: bool,
-    yes: bool,
-    own_runs: bool,
-    say: Callable[[str], None],
-) -> int:
+@dataclass(frozen=True)
+class ReproduceRequest:
+    """What `carl reproduce` was asked to do."""
+
+    experiment: str  # a name in RECIPES, or `all`
+    scale: str  # a name in SCALES
+    data_root: Path | None = None
+    out: Path | None = None
+    shard: str | None = None  # such as 2/4
+    dry_run: bool = False
+    status: bool = False
+    yes: bool = False  # whether more than a day is agreed to
+    own_runs: bool = False
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Experiments at a scale, and where their runs and results go."""
+
+    scale: Scale
+    experiments: tuple[Experiment, ...]
+    shard: Shard
+    data_root: Path | None
+    runs: Path
+    results: Path
+
+    @property
+    def all_jobs(self) -> list[Job]:
+        return distinct_jobs(self.experiments)
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Those of this shard."""
+        return self.shard.take(self.all_jobs)
+
+
+def reproduce(request: ReproduceRequest, say: Say) -> int:
     """The exit code: 0, or 1 when a run failed."""
-    scale = SCALES[scale_name]
-    if own_runs:
+    if request.dry_run and request.status:
+        raise UserError("--dry-run says what would be run and --status what is done; give one of them")
+    work = plan_reproduction(request)
+    if not work.jobs:
+        say(f"--shard {request.shard} has no run, for there are {len(work.all_jobs)} in all")
+    elif request.dry_run:
+        say_dry_run(work, say)
+    elif request.status:
+        say_status(work, say)
+    else:
+        return run_reproduction(work, request.yes, say)
+    return 0
+
+
+def plan_reproduction(request: ReproduceRequest) -> Reproduction:
+    """What the request comes to. Only checks that folders exist; writes nothing."""
+    scale = SCALES[request.scale]
+    if request.own_runs:
         if not scale.on_the_way:
             raise UserError(f"--own-runs is of no use at --scale {scale.name}, which has one length; use --scale paper")
         scale = replace(scale, own_runs=True)
-    plans = find_plans(experiment, scale)
-    jobs = distinct_jobs(plans)
-    mine = (Shard() if shard is None else Shard.parse(shard)).take(jobs)
-    if dry_run and status:
-        raise UserError("--dry-run says what would be run and --status what is done; give one of them")
-    check_folders(data_root, out)
-    results = out or Path("results/reproduction")
-    runs = Path("runs/reproduction") / scale.name if out is None else out / "runs" / scale.name
-    if not mine:
-        say(f"--shard {shard} has no run, for there are {len(jobs)} in all")
-        return 0
-    if dry_run:
-        say_plans(plans, mine, scale, say)
-        return 0
-    if status:
-        say_status(plans, mine, scale, results / scale.name, runs, say)
-        return 0
-    # At smoke scale everything is run: that it does is what is asked.
-    if scale.name != "smoke" and (adopted := adopt(jobs, results / scale.name, runs)):
-        say(f"{adopted} outcomes are those of {results / scale.name}; to measure them yourself, give another --out")
-    waiting = [job for job in mine if state(runs, job) != "done"]
-    cost = None
-    if scale.name != "smoke" and waiting:
-        check_data(waiting, data_root, scale, say)
-        say("timing a few steps of each kind of run")
-        cost = estimate(waiting, runs)
-        say(f"{counted(waiting)}, {cost.in_words()}")
-        if cost.seconds > DAY and not yes:
-            raise UserError(f"this takes about {duration(cost.seconds)}, more than a day; add --yes to start it")
+    experiments = tuple(find_experiments(request.experiment, scale))
+    shard = Shard() if request.shard is None else Shard.parse(request.shard)
+    check_folders(request.data_root, request.out)
+    runs = Path("runs/reproduction") if request.out is None else request.out / "runs"
+    results = request.out or Path("results/reproduction")
+    return Reproduction(scale, experiments, shard, request.data_root, runs / scale.name, results / scale.name)
+
+
+def check_folders(data_root: Path | None, out: Path | None) -> None:
+    if data_root is not None and not data_root.is_dir():
+        raise UserError(f"--data-root {data_root} is not a folder; name the one with the data sets, or make it first")
+    if out is not None and out.exists() and not out.is_dir():
+        raise UserError(f"--out {out} is not a folder; name one, or a path where one can be made")
+
+
+def run_reproduction(work: Reproduction, yes: bool, say: Say) -> int:
+    """Run what is not done, and write tables and figures of what is; the exit code."""
+    small = work.scale.name == "smoke"  # where everything is run: that it runs is the question
+    if not small and (adopted := adopt_outcomes(work.all_jobs, work.results, work.runs)):
+        say(f"{adopted} outcomes are those of {work.results}; to measure them yourself, give another --out")
+    expected = None if small else expected_cost(work, yes, say)
     try:
-        failed = run_jobs(mine, runs, say, scale.name != "smoke", data_root, cost)
-        measure_choosing(plans, scale, runs, results / scale.name, say)
+        failed = run_jobs(work.jobs, work.runs, say, not small, work.data_root, expected)
+        measure_assignment_cost(work, say)
     finally:  # after Ctrl-C too: what is finished is shown and kept
-        written = write_results(plans, scale, jobs, runs, results / scale.name)
+        written = write_results(work)
     for path in written:
         say(str(path))
     if failed:
-        say(f"{len(failed)} of {len(mine)} runs failed: {', '.join(failed)}")
+        say(f"{len(failed)} of {len(work.jobs)} runs failed: {', '.join(failed)}")
     return 1 if failed else 0
+
+
+def expected_cost(work: Reproduction, yes: bool, say: Say) -> Estimate | None:
+    """What the runs that are left will take, None if none is left; more than a day needs `yes`."""
+    waiting = [job for job in work.jobs if job_state(work.runs, job) != "done"]
+    if not waiting:
+        return None
+    check_data(waiting, work.data_root, work.scale, say)
+    say("timing a few steps of each kind of run")
+    cost = estimate(waiting, work.runs)
+    say(f"{counted(waiting)}, {cost.in_words()}")
+    if cost.seconds > DAY and not yes:
+        raise UserError(f"this takes about {duration(cost.seconds)}, more than a day; add --yes to start it")
+    return cost
 
 
 def counted(jobs: Sequence[Job]) -> str:
@@ -92,24 +148,18 @@ def counted(jobs: Sequence[Job]) -> str:
     return f"{trained} training runs{others}"
 
 
-def check_folders(data_root: Path | None, out: Path | None) -> None:
-    if data_root is not None and not data_root.is_dir():
-        raise UserError(f"--data-root {data_root} is no folder; name the one with the data sets, or make it for them")
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is no folder; name one, or a place for a new one")
+def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: Say) -> None:
+    """Open or download each data set before the first run, and report those that are missing.
 
-
-def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: Callable[[str], None]) -> None:
-    """Open each data set, or download it, before the first run; at the paper's scale look at files alone, for a part.
-
-    What some runs cannot have is said, and these will fail; what no run can have is an error at once.
+    If every run lacks its data, that is an error at once. At the paper's scale, data sets known by name are not
+    opened: they would be downloaded before the cost is known. A file that stands for one must hold all its images.
     """
     needed = {job.name: {str(job.layer["data"]["source"]), *(m.data for m in job.measures if m.data)} for job in jobs}
     missing: dict[str, UserError] = {}
     for name in sorted({name for names in needed.values() for name in names}):
-        data = located(name, data_root)
+        data = data_source(name, data_root)
         if scale.name == "paper" and data["source"] == name:
-            continue  # whole, and not to be downloaded before the cost is known
+            continue
         try:
             images = load_data_for(resolve([{"data": data}], find_method("carl").Options)).training_images
         except UserError as error:
@@ -127,74 +177,79 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: C
         say(f"{sum(name in names for names in lost)} of {len(jobs)} runs will fail, for want of {name}: {reason}")
 
 
-def measure_choosing(
-    plans: Sequence[Plan], scale: Scale, runs: Path, results: Path, say: Callable[[str], None]
-) -> None:
-    """What choosing prototypes costs, once, when no run is left that could be going on beside it."""
-    left = any(state(runs, job) in ("waiting", "cut off") for plan in plans for job in plan.jobs)
-    for plan in plans:
-        if plan.choosing and not left and assignment_cost.read(results, scale, plan.choosing) is None:
-            assignment_cost.write(results, assignment_cost.measure(scale, plan.choosing, say))
+def measure_assignment_cost(work: Reproduction, say: Say) -> None:
+    """Measure once what choosing prototypes costs, when no run is left that could slow it down."""
+    jobs = [job for experiment in work.experiments for job in experiment.jobs]
+    if any(job_state(work.runs, job) in ("waiting", "cut off") for job in jobs):
+        return
+    for experiment in work.experiments:
+        if lacks_assignment_cost(work, experiment):
+            record = assignment_cost.measure(work.scale, experiment.prototype_counts, say)
+            assignment_cost.write_record(work.results, record)
 
 
-def write_results(plans: Sequence[Plan], scale: Scale, jobs: Sequence[Job], runs: Path, results: Path) -> list[Path]:
+def lacks_assignment_cost(work: Reproduction, experiment: Experiment) -> bool:
+    counts = experiment.prototype_counts
+    return bool(counts) and assignment_cost.read_record(work.results, work.scale, counts) is None
+
+
+def write_results(work: Reproduction) -> list[Path]:
     """Tables and figures of what is finished, and the outcomes they were made from.
 
     One process at a time: another shard could have read fewer outcomes, and write its tables last.
     """
-    runs.mkdir(parents=True, exist_ok=True)
-    with files.only_holder(runs / ".tables.lock", patience=300.0):
-        outcomes = collect(jobs, runs)
-        for job in jobs:
+    work.runs.mkdir(parents=True, exist_ok=True)
+    with files.only_holder(work.runs / ".tables.lock", patience=300.0):
+        outcomes = read_outcomes(work.all_jobs, work.runs)
+        for job in work.all_jobs:
             if job.name in outcomes:
-                keep(job, outcomes[job.name], results)
+                keep_outcome(job, outcomes[job.name], work.results)
         written = []
-        for plan in plans:
-            own = {job.name: outcomes[job.name] for job in plan.jobs if job.name in outcomes}
-            written += write_all(plan, scale, own, results)
+        for experiment in work.experiments:
+            own = {job.name: outcomes[job.name] for job in experiment.jobs if job.name in outcomes}
+            written += write_tables_and_figures(experiment, work.scale, own, work.results)
     return written
 
 
-def collect(jobs: Sequence[Job], runs: Path) -> dict[str, Outcome]:
+def read_outcomes(jobs: Sequence[Job], runs: Path) -> dict[str, Outcome]:
     found = {job.name: read_outcome(runs, job) for job in jobs}
     return {name: outcome for name, outcome in found.items() if outcome is not None}
 
 
-def say_plans(plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, say: Callable[[str], None]) -> None:
-    """The dry run: `jobs`, which may be a part of all, with every value."""
-    asked = {job.name for job in jobs}
-    for plan in plans:
-        own = sum(job.name in asked for job in plan.jobs)
-        also = f", and what choosing among {', '.join(map(str, plan.choosing))} prototypes costs" * bool(plan.choosing)
-        say(f"{plan.name}: {plan.title} ({plan.section} of the paper), {own} runs{also}")
-    say(f"{counted(jobs)} at {scale.name} scale\n")
-    for line in listed(jobs):
+def say_dry_run(work: Reproduction, say: Say) -> None:
+    """The runs of this shard, with every value."""
+    asked = {job.name for job in work.jobs}
+    for experiment in work.experiments:
+        own = sum(job.name in asked for job in experiment.jobs)
+        counts = ", ".join(map(str, experiment.prototype_counts))
+        also = f", and what choosing among {counts} prototypes costs" if counts else ""
+        say(f"{experiment.name}: {experiment.title} ({experiment.section} of the paper), {own} runs{also}")
+    say(f"{counted(work.jobs)} at {work.scale.name} scale\n")
+    for line in overview_lines(work.jobs):
         say(line)
 
 
-def state_now(job: Job, results: Path, runs: Path) -> str:
-    """The job's state, outcomes that would be adopted counted as its own; `running` while a process is at it."""
-    kept = to_adopt(job, results, runs)
-    found = state(runs, job) if kept is None else state_of(kept, job)
-    return "running" if found != "done" and is_at_work(job, runs) else found
+def say_status(work: Reproduction, say: Say) -> None:
+    """For each experiment how many runs of this shard are in which state, and which runs are not done.
 
-
-def say_status(
-    plans: Sequence[Plan], jobs: Sequence[Job], scale: Scale, results: Path, runs: Path, say: Callable[[str], None]
-) -> None:
-    """How many of each plan's jobs, as far as they are among `jobs`, are in which state; which, of those that are left.
-
-    Of a plan of which nothing is done yet, all are. Writes nothing.
+    The runs that wait are only counted if nothing of the experiment is done yet. Writes nothing.
     """
-    asked = {job.name for job in jobs}
-    for plan in plans:
-        own = [job for job in plan.jobs if job.name in asked]
-        states = [state_now(job, results, runs) for job in own]
-        counts = "".join(f"{states.count(kind)} {kind}, " for kind in dict.fromkeys(states))[:-2] or "none"
-        say(f"{plan.name}: {counts} of {len(states)} runs")
-        unsaid = ("done",) if "done" in states else ("waiting",)
+    asked = {job.name for job in work.jobs}
+    for experiment in work.experiments:
+        own = [job for job in experiment.jobs if job.name in asked]
+        states = [state_now(job, work) for job in own]
+        counts = ", ".join(f"{states.count(kind)} {kind}" for kind in dict.fromkeys(states)) or "none"
+        say(f"{experiment.name}: {counts} of {len(states)} runs")
+        unsaid = "done" if "done" in states else "waiting"
         for job, kind in zip(own, states, strict=True):
-            if kind not in unsaid:
+            if kind != unsaid:
                 say(f"  {kind}: {job.name}")
-        if plan.choosing and "done" in states and assignment_cost.read(results, scale, plan.choosing) is None:
+        if "done" in states and lacks_assignment_cost(work, experiment):
             say("  waiting: what choosing prototypes costs, measured when the runs are done")
+
+
+def state_now(job: Job, work: Reproduction) -> str:
+    """The job's state, counting an outcome that would be adopted; `running` while a process works on it."""
+    kept = adoptable_outcome(job, work.results, work.runs)
+    found = job_state(work.runs, job) if kept is None else outcome_state(kept, job)
+    return "running" if found != "done" and is_in_progress(job, work.runs) else found

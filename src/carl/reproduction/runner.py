@@ -1,4 +1,4 @@
-"""Runs jobs one after another: skips what is finished, goes on with what was cut off, and survives a failure."""
+"""Runs jobs one after another: skips finished ones, resumes interrupted ones, and continues after a failure."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from carl import files
+from carl.child_process import start_python
 from carl.errors import UserError
 from carl.reproduction.cost import Estimate
 from carl.reproduction.jobs import (
@@ -21,7 +22,7 @@ from carl.reproduction.jobs import (
     Job,
     Outcome,
     is_measured,
-    only_one_at,
+    job_lock,
     outcome_file,
     read_outcome,
     run_job,
@@ -31,7 +32,7 @@ from carl.terminal import show_line
 from carl.training.console import duration
 
 Say = Callable[[str], None]
-IN_USE = 75  # exit code of a job's process: another is at the job (EX_TEMPFAIL)
+IN_USE = 75  # exit code of a job's process if another process works on the job (EX_TEMPFAIL)
 WINDOWS = os.name == "nt"
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -55,15 +56,15 @@ class Shard:
         return list(jobs)[self.number - 1 :: self.of]
 
 
-def state(root: Path, job: Job) -> str:
-    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process is at it."""
+def job_state(root: Path, job: Job) -> str:
+    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process works on it."""
     outcome = read_outcome(root, job)
     if outcome is None:
         return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
-    return state_of(outcome, job)
+    return outcome_state(outcome, job)
 
 
-def state_of(outcome: Outcome, job: Job) -> str:
+def outcome_state(outcome: Outcome, job: Job) -> str:
     if outcome["state"] != "done":
         return str(outcome["state"])
     return "done" if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
@@ -77,12 +78,12 @@ def run_jobs(
     data_root: Path | None = None,
     expected: Estimate | None = None,
 ) -> dict[str, str]:
-    """Run what is not done; names of the jobs that failed, with the reason. A signal ends the job, saved, and the rest.
+    """Run the jobs that are not done; returns those that failed, with the reason. A signal saves the job and ends all.
 
-    `own_process` gives each job a process of its own: honest peak memory, and a crash takes nothing with it.
-    `expected` is of the jobs that are not done, where it is known.
+    `own_process` gives each job a process of its own: its peak memory is its own, and a crash takes nothing with it.
+    `expected` is the estimate for the jobs that are not done, if there is one.
     """
-    todo = [job for job in jobs if state(root, job) != "done"]
+    todo = [job for job in jobs if job_state(root, job) != "done"]
     if len(todo) < len(jobs):
         say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
     failed: dict[str, str] = {}
@@ -90,7 +91,7 @@ def run_jobs(
         left = time_left(jobs, todo[place - 1 :], root, expected)
         say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
         try:
-            reason = _in_own_process(job, root, data_root) if own_process else _here(job, root, data_root)
+            reason = _run_in_own_process(job, root, data_root) if own_process else _run_here(job, root, data_root)
         except InUseError:
             say("  another process is at this run, and it is left to that one")
             continue
@@ -102,14 +103,14 @@ def run_jobs(
 
 
 def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Estimate | None = None) -> float | None:
-    """Seconds: what is expected, corrected by what the finished ones of these jobs took.
+    """Seconds: what is expected, corrected by the time that finished jobs took.
 
-    Where nothing is expected, training is taken to need as long for an image as it did; None before any is finished.
-    Untrained encoders and failures take next to nothing and would say nothing of the rest.
+    Without an estimate, training is assumed to take as long per image as it did; None before a job is finished.
+    Untrained encoders and failures are left out: they take next to no time and say nothing about the rest.
     """
     sizes = expected.whole if expected else {job.name: job.cost for job in jobs if job.trains}
     done = [(sizes[job.name], found) for job in jobs if job.name in sizes and (found := read_outcome(root, job))]
-    known = [(size, spent) for size, found in done if (spent := _spent(found)) is not None]
+    known = [(size, spent) for size, found in done if (spent := _seconds_spent(found)) is not None]
     if not known and not expected:
         return None
     pace = sum(spent for _, spent in known) / sum(size for size, _ in known) if known else 1.0
@@ -117,47 +118,47 @@ def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Es
     return pace * sum(rest.get(job.name, 0.0) for job in left)
 
 
-def _spent(outcome: Outcome) -> float | None:
-    """Seconds of training, over all sittings, and of measuring."""
+def _seconds_spent(outcome: Outcome) -> float | None:
+    """Seconds of training, including what came before interruptions, and of measuring."""
     if outcome["state"] != "done" or outcome.get("train_seconds") is None:
         return None
     return float(outcome["train_seconds"] + sum(measure["seconds"] for measure in outcome["measures"].values()))
 
 
 def _note_failure(job: Job, root: Path, reason: str) -> None:
-    """Never over a finished outcome: what was measured stays. Nor where another process has come to the job since."""
-    with only_one_at(job, root) as alone:
+    """Write the failure down, except over a finished outcome or while another process works on the job."""
+    with job_lock(job, root) as alone:
         found = stored_outcome(root, job)
         if alone and (found is None or found["state"] != "done"):
-            files.write_json(outcome_file(root, job), failure(job, reason))
+            files.write_json(outcome_file(root, job), failed_outcome(job, reason))
 
 
-def failure(job: Job, reason: str) -> Outcome:
+def failed_outcome(job: Job, reason: str) -> Outcome:
     return {"name": job.name, "state": "failed", "reason": reason, "layer": job.to_json()["layer"], "measures": {}}
 
 
-def _here(job: Job, root: Path, data_root: Path | None) -> str | None:
+def _run_here(job: Job, root: Path, data_root: Path | None) -> str | None:
     try:
         run_job(job, root, data_root)
     except InUseError:
         raise
     except UserError as error:
         return str(error)
-    except Exception as error:  # a fault of ours in one job: the others still run, and the exit code tells
+    except Exception as error:  # our own fault in one job: the others still run, and the exit code tells
         return f"{type(error).__name__}: {error}"
     return None
 
 
-def _in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
-    """None when it went well, else the last line that the job said; its output is in `logs/` of `root`."""
+def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
+    """None if it went well, otherwise the last line that the job printed; its output is in `logs/` of `root`."""
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     where = [] if data_root is None else [str(data_root)]
-    command = [sys.executable, "-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
+    arguments = ["-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
     with log.open("ab") as output:
         before = output.tell()  # what earlier attempts said
         # In a session of its own, so that Ctrl-C reaches it once, from us.
-        child = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        child = start_python(arguments, stdout=output, stderr=subprocess.STDOUT, own_session=True)
         with _signals_to(child) as passed_on:
             code = _wait(child, log)
     signum = passed_on[0] if passed_on else code - 128
@@ -184,7 +185,7 @@ def _wait(child: subprocess.Popen[bytes], log: Path) -> int:
 
 
 def _last_line(log: Path, begin: int = 0) -> str:
-    """The last line that is not empty, of what comes after byte `begin`."""
+    """The last line after byte `begin` that is not empty."""
     with log.open("rb") as file:
         file.seek(max(begin, file.seek(0, os.SEEK_END) - 4096))
         lines = file.read().decode(errors="replace").splitlines()
@@ -193,7 +194,7 @@ def _last_line(log: Path, begin: int = 0) -> str:
 
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Passes signals that would end this process on to the child, which saves; gives those that came.
+    """Passes signals that would end this process on to the child, which saves; gives the signals that came.
 
     A second one reaches the child too, and ends it at once.
     """

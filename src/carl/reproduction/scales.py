@@ -10,7 +10,7 @@ from carl.methods.paper import PAPER_VALUES
 from carl.reproduction.jobs import Measure
 
 # Names as the paper prints them.
-TITLES = {
+DATA_TITLES = {
     "cifar10": "CIFAR-10",
     "cifar100": "CIFAR-100",
     "stl10": "STL-10",
@@ -22,7 +22,7 @@ MAIN = "cifar10"  # where the seven methods are compared at every scale
 
 
 def paper_images(data: str, method: str) -> int:
-    """What a method trains on in the paper: supervised, on images with labels alone."""
+    """How many images a method trains on in the paper; a supervised one has only those with labels."""
     images = PAPER_VALUES[data].images
     return LABELLED.get(data, images) if method == "supervised" else images
 
@@ -53,11 +53,11 @@ class Scale:
 
     @property
     def readings(self) -> tuple[bool, ...]:
-        """Of Eq. 4, those that are shown: whether targets are joint."""
+        """The readings of Eq. 4 that are shown: whether the targets are joint."""
         return (False, True) if self.joint else (False,)
 
-    def section(self, name: str) -> Layer:
-        """The data section for a data set of the paper; where it is on this machine is no part of it."""
+    def data_section(self, name: str) -> Layer:
+        """The data section for a data set of the paper, without where it is on this machine."""
         return {"data": {"source": self.source or name, "limit": self.limit}}
 
     def images(self, name: str, method: str) -> int:
@@ -68,14 +68,14 @@ class Scale:
         return self.small.get(what, values)
 
     def seeds_of(self, method: str, data: str, variant: str = "") -> range:
-        """Variants of CARL, but for the other reading of Eq. 4, have no more seeds than the scale has for all."""
+        """Variants of CARL have no more seeds than other runs, except for the other reading of Eq. 4."""
         if data == "imagenet64":
             return range(1)  # paper, table 2: "a single run"
         more = self.main_seeds.get(method, self.seeds) if data == MAIN and variant in ("", "joint") else self.seeds
         return range(more)
 
-    def run(self, data: str, layer: Layer) -> Layer:
-        return merge([self.section(data), {"log": {"report": False}}, self.common, layer])
+    def run_layer(self, data: str, layer: Layer) -> Layer:
+        return merge([self.data_section(data), {"log": {"report": False}}, self.common, layer])
 
     def linear_measures(self, at_epoch: int | None = None) -> tuple[Measure, ...]:
         return tuple(Measure(protocol, at_epoch=at_epoch) for protocol in self.linear)

@@ -1,4 +1,4 @@
-"""Tables of an experiment in the paper's form: each cell shows the paper's number and ours, and what ours is of."""
+"""Tables in the paper's form: each cell shows the paper's number and ours; captions say how they differ."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from pathlib import Path
 
 from carl import files
 from carl.reproduction import assignment_cost
-from carl.reproduction.cells import WORDS, Filled, differences, fill, ours_in_words
-from carl.reproduction.figures import draw, draw_choosing
+from carl.reproduction.cells import WORDS, FilledCell, differences, fill_cells, ours_in_words
+from carl.reproduction.figures import draw, draw_assignment_cost
 from carl.reproduction.jobs import Outcome
-from carl.reproduction.recipes import CLUSTERING, SPEED, Plan, Setting
+from carl.reproduction.recipes import CLUSTERING, SPEED, Experiment, Setting
 from carl.reproduction.scales import Scale
 
 
-def _axes(cells: Sequence[Filled]) -> tuple[list[str], list[str]]:
+def _rows_and_columns(cells: Sequence[FilledCell]) -> tuple[list[str], list[str]]:
     return list(dict.fromkeys(f.cell.row for f in cells)), list(dict.fromkeys(f.cell.column for f in cells))
 
 
-def column_title(column: str, cells: Sequence[Filled]) -> str:
-    """The paper's title, and what our numbers under it are of where that differs or the paper has none."""
+def column_title(column: str, cells: Sequence[FilledCell]) -> str:
+    """The paper's title, and the settings of our numbers where they differ or the paper has no number."""
     texts = ours_in_words(column, cells)
     return f"{column} (ours: {', '.join(texts)})" if texts else column
 
 
-def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    """What the table shows, in full what differs from the paper, for columns that it differs in alike, and where."""
+def caption(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> str:
+    """What the table shows, everything that differs from the paper, and where and when it was measured."""
     told: dict[str, list[str]] = {}
-    for column in _axes(cells)[1]:
+    for column in _rows_and_columns(cells)[1]:
         own = {f.cell.row: differences(f) for f in cells if f.cell.column == column and f.settings and f.cell.setting}
         texts = []
         for name in WORDS:
@@ -44,16 +44,17 @@ def caption(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
     seeds = sorted({f.cell.setting.seeds for f in cells if f.cell.setting is not None and f.paper is not None})
     of_seeds = f" The paper's are of {' or '.join(map(str, seeds))} seed{'s' * (seeds != [1])}." if seeds else ""
     text = (
-        f"{plan.title} ({plan.section} of the paper). Each cell: the paper's / ours, n seeds, ± standard deviation; in "
-        f"italics where ours was not measured as the paper's was.{of_seeds} Ours: {scale.name} scale ({scale.words})."
+        f"{experiment.title} ({experiment.section} of the paper). Each cell: the paper's / ours, n seeds, ± standard "
+        f"deviation; in italics where ours was not measured as the paper's was.{of_seeds} Ours: {scale.name} scale "
+        f"({scale.words})."
     )
     differing = (f"{', '.join(columns)}: {difference}." for difference, columns in told.items())
-    return " ".join([text, *differing, *([plan.note] if plan.note else []), *_where(cells)])
+    return " ".join([text, *differing, *([experiment.note] if experiment.note else []), *_machines_and_dates(cells)])
 
 
-def _where(cells: Sequence[Filled]) -> list[str]:
-    """Machines and dates of the runs; a warning if speeds of different machines stand beside each other."""
-    places = sorted({place for f in cells for place in f.places})
+def _machines_and_dates(cells: Sequence[FilledCell]) -> list[str]:
+    """Machines and dates of the runs; a warning if the table compares speeds of different machines."""
+    places = sorted({place for f in cells for place in f.measured_on})
     if not places:
         return []
     machines, dates = (dict.fromkeys(place[side] for place in places) for side in (0, 1))
@@ -63,9 +64,9 @@ def _where(cells: Sequence[Filled]) -> list[str]:
     return texts
 
 
-def _table(cells: Sequence[Filled], slanted: str, escaped: Callable[[str], str] = str) -> list[list[str]]:
-    """Titles and lines; `slanted` is how this form writes `{}` in italics."""
-    rows, columns = _axes(cells)
+def _table_lines(cells: Sequence[FilledCell], slanted: str, escaped: Callable[[str], str] = str) -> list[list[str]]:
+    """The column titles, then the rows; `slanted` is how this format writes `{}` in italics."""
+    rows, columns = _rows_and_columns(cells)
     at = {(f.cell.row, f.cell.column): f for f in cells}
 
     def pair(row: str, column: str) -> str:
@@ -81,14 +82,14 @@ def _table(cells: Sequence[Filled], slanted: str, escaped: Callable[[str], str] 
     return [titles, *([escaped(row), *(pair(row, column) for column in columns)] for row in rows)]
 
 
-def markdown(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    heads, *lines = _table(cells, "*{}*")
+def markdown(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> str:
+    heads, *lines = _table_lines(cells, "*{}*")
     shown = [f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *lines)]
-    return "\n".join([f"# {plan.title}", "", caption(plan, scale, cells), "", *shown]) + "\n"
+    return "\n".join([f"# {experiment.title}", "", caption(experiment, scale, cells), "", *shown]) + "\n"
 
 
-def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    heads, *lines = _table(cells, "\\textit{{}}", _tex)
+def latex(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> str:
+    heads, *lines = _table_lines(cells, "\\textit{{}}", _tex_escaped)
     heads = [_stacked(title) for title in heads]
     shown = [" & ".join(line) + " \\\\" for line in (heads, *lines)]
     return "\n".join(
@@ -97,8 +98,8 @@ def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
             "\\begin{table*}",
             "\\footnotesize",
             "\\setlength{\\tabcolsep}{3pt}",
-            f"\\caption{{{_tex(caption(plan, scale, cells))}}}",
-            f"\\label{{tab:{plan.name}-{scale.name}}}",
+            f"\\caption{{{_tex_escaped(caption(experiment, scale, cells))}}}",
+            f"\\label{{tab:{experiment.name}-{scale.name}}}",
             "\\resizebox{\\ifdim\\width>\\textwidth\\textwidth\\else\\width\\fi}{!}{%",  # no wider than the page
             f"\\begin{{tabular}}{{l{'c' * (len(heads) - 1)}}}",
             "\\toprule", shown[0], "\\midrule", *shown[1:], "\\bottomrule",
@@ -108,12 +109,12 @@ def latex(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
 
 
 def _stacked(title: str) -> str:
-    """`a (ours: b, c)` on a line each, so that a table of many columns fits a page."""
+    """`a (ours: b, c)` on three lines, so that a table with many columns fits on a page."""
     parts = title.replace(" (ours: ", "\nours: ").removesuffix(")").replace(", ", "\n").split("\n")
     return title if len(parts) == 1 else "\\shortstack{" + " \\\\ ".join(parts) + "}"
 
 
-def _tex(text: str) -> str:
+def _tex_escaped(text: str) -> str:
     text = re.sub(r"lambda\((\d),(\d)\)", r"$\\lambda_e(\1,\2)$", text)
     for plain, command in (
         ("%", "\\%"), ("&", "\\&"), ("#", "\\#"), ("_", "\\_"), ("±", "$\\pm$"), ("->", "$\\rightarrow$"),
@@ -123,8 +124,8 @@ def _tex(text: str) -> str:
     return text
 
 
-def comma_separated(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
-    """A line a cell, with all that the paper's number and ours are of."""
+def comma_separated(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -> str:
+    """One line per cell, with all settings of the paper's number and of ours."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [field.name for field in fields(Setting)]
@@ -135,21 +136,21 @@ def comma_separated(plan: Plan, scale: Scale, cells: Sequence[Filled]) -> str:
         theirs = ["" if value is None else str(value) for value in f.paper or (None, None)]
         ours = ["" if value is None else f"{value:.3f}" for value in (f.mean, f.deviation)]
         writer.writerow(
-            [plan.name, scale.name, f.cell.row, f.cell.column, f.cell.figure, *theirs]
-            + [_listed([f.cell.setting] if f.cell.setting else [], name) for name in names]
+            [experiment.name, scale.name, f.cell.row, f.cell.column, f.cell.figure, *theirs]
+            + [_setting_values([f.cell.setting] if f.cell.setting else [], name) for name in names]
             + [*ours, f.failed, "yes" if f.as_in_the_paper else "no"]
-            + [_listed(f.settings, name) for name in names]
+            + [_setting_values(f.settings, name) for name in names]
         )
     return text.getvalue()
 
 
-def _listed(settings: Sequence[Setting], name: str) -> str:
+def _setting_values(settings: Sequence[Setting], name: str) -> str:
     values = dict.fromkeys(getattr(setting, name) for setting in settings)
     return " | ".join("" if value is None else str(value) for value in values)
 
 
-def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
-    """What became of the prototypes of every run that has any, and when it collapsed, if it did; its first cell too."""
+def health_table(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> str:
+    """For each run with prototypes what became of them, when it collapsed if it did, and its first cell."""
     lines = [
         "| run | in the table | the paper's / ours | verdict | collapsed at epoch | prototypes used "
         "| information (nats) | kNN probe |",
@@ -163,7 +164,7 @@ def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
         options = outcome["config"]["method"]
         count = options["prototypes"] if "prototypes" in options else options["clusters"][0]  # PCL: the first is probed
         when = outcome["collapsed_at"]
-        cell = next(filled for filled in fill(plan, {name: outcome}) if name in filled.cell.jobs)
+        cell = next(filled for filled in fill_cells(experiment, {name: outcome}) if name in filled.cell.jobs)
         ours = "" if cell.mean is None else f"*{cell.mean:.2f}*"  # one seed: never the paper's
         lines.append(
             f"| {name} | {cell.cell.row}, {cell.cell.column} | {' / '.join(filter(None, (cell.theirs(), ours)))} "
@@ -173,18 +174,22 @@ def health_table(plan: Plan, outcomes: Mapping[str, Outcome]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write_all(plan: Plan, scale: Scale, outcomes: Mapping[str, Outcome], folder: Path) -> list[Path]:
-    """Markdown, LaTeX, CSV and figures of a plan, from whatever is finished."""
-    cells = fill(plan, outcomes)
-    text = markdown(plan, scale, cells)
-    health = health_table(plan, outcomes)
+def write_tables_and_figures(
+    experiment: Experiment, scale: Scale, outcomes: Mapping[str, Outcome], folder: Path
+) -> list[Path]:
+    """Markdown, LaTeX, CSV and figures of an experiment, from whatever is finished."""
+    cells = fill_cells(experiment, outcomes)
+    text = markdown(experiment, scale, cells)
+    health = health_table(experiment, outcomes)
     if health.count("\n") > 2:
         text += f"\n## Health of the prototypes\n\n{health}"
-    record = assignment_cost.read(folder, scale, plan.choosing) if plan.choosing else None
+    counts = experiment.prototype_counts
+    record = assignment_cost.read_record(folder, scale, counts) if counts else None
     if record is not None:
-        text += f"\n## What choosing prototypes costs\n\n{assignment_cost.section(record)}"
-    contents = {"md": text, "tex": latex(plan, scale, cells), "csv": comma_separated(plan, scale, cells)}
+        text += f"\n## What choosing prototypes costs\n\n{assignment_cost.markdown_table(record)}"
+    contents = {"md": text, "tex": latex(experiment, scale, cells), "csv": comma_separated(experiment, scale, cells)}
     for ending, content in contents.items():
-        files.write_text(folder / f"{plan.name}.{ending}", content)
-    written = [folder / f"{plan.name}.{ending}" for ending in contents] + draw(plan, scale, cells, outcomes, folder)
-    return written + (draw_choosing(record, scale, folder) if record is not None else [])
+        files.write_text(folder / f"{experiment.name}.{ending}", content)
+    written = [folder / f"{experiment.name}.{ending}" for ending in contents]
+    written += draw(experiment, scale, cells, outcomes, folder)
+    return written + (draw_assignment_cost(record, scale, folder) if record is not None else [])

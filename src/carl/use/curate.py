@@ -28,16 +28,15 @@ from torch.nn import functional as F
 from carl import files
 from carl.clustering import kmeans
 from carl.errors import UserError
+from carl.terminal import show_progress
+from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile
+from carl.use.requests import CurateRequest
 
-# Cosine of centred embeddings. Of 20,000 images of CIFAR-10, by CARL's ResNet-18 after 12 epochs, 0.99 leaves out 1.5%,
-# 0.98 10% and 0.95 half: what an encoder of little training takes for equal is often not.
-DUPLICATE = 0.99
-OUTLIERS = 0.01  # part of the images; ours
 NEIGHBOURS = 5  # whose similarity tells an outlier
-GROUP_IMAGES = 50  # images a k-means group, where there are no prototypes
+GROUP_IMAGES = 50  # images per k-means group, where there are no prototypes
 MOST_GROUPS = 1000  # by k-means; ours
-LARGEST_GROUP = 5_000  # images; all pairs of a group are compared, which larger ones are cut for by k-means
+LARGEST_GROUP = 5_000  # images: all pairs in a group are compared, so k-means cuts larger groups up
 MOST_PAIRS = 25_000_000  # compared at once: 100 MB
 
 KEPT, DUPLICATED, OUTLIER, REDUNDANT = "kept", "near-duplicate", "outlier", "not needed"
@@ -60,12 +59,40 @@ class Selection:
         return int((self.decisions == decision).sum())
 
 
+def curate_images(request: CurateRequest) -> Iterator[str]:
+    """Choose a subset and write its list; yields lines about it."""
+    index = embeddings_for(load_for_all_processes(request.run), request.images, request.split, show_progress)
+    if not only_main_goes_on():
+        return
+    chosen = select_rows(index, request)
+    covered, groups = len(set(chosen.groups[chosen.kept])), chosen.groups.max() + 1
+    yield f"{len(chosen.kept)} of {len(index)} images kept, from {covered} of {groups} groups"
+    yield (
+        f"left out: {chosen.count(DUPLICATED)} near-duplicates, {chosen.count(OUTLIER)} outliers, "
+        f"{chosen.count(REDUNDANT)} not needed"
+    )
+    if request.links is not None:
+        yield f"links: {link_images(index, chosen.kept, request.links)} in {request.links}"
+    write_list(index, chosen, request.output)
+    yield f"list: {request.output}"
+
+
+def select_rows(index: EmbeddingFile, request: CurateRequest) -> Selection:
+    """`select` for the rows of a file of embeddings."""
+    prototypes = np.array(index.column("prototype")) if "prototype" in index.columns else None
+    if prototypes is not None and prototypes.dtype.kind not in "iu":
+        raise UserError(
+            f"{index.path} has prototypes that are not numbers; make the file again with carl embed --force"
+        )
+    return select(index.embeddings(), request.keep, prototypes, request.duplicate, request.outliers, request.seed)
+
+
 def select(
     embeddings: np.ndarray,
     keep: int,
     prototypes: np.ndarray | None = None,
-    duplicate: float = DUPLICATE,
-    outliers: float = OUTLIERS,
+    duplicate: float = CurateRequest.duplicate,
+    outliers: float = CurateRequest.outliers,
     seed: int = 0,
 ) -> Selection:
     """Choose `keep` of the images with `embeddings` (N, D); `prototypes` (N,) is the one that each image chose.
@@ -97,7 +124,7 @@ def select(
 
 
 def share_out(sizes: np.ndarray, total: int) -> np.ndarray:
-    """Equal shares of `total` for groups of these sizes, none over its size; where it does not go round, the largest.
+    """Equal shares of `total` for groups of these sizes, none over its size; the largest groups get what is left over.
 
     A group that is smaller than its share gives the rest to the others.
     """
@@ -152,7 +179,7 @@ def _compare(points: Tensor, groups: np.ndarray, duplicate: float, seed: int) ->
 
 
 def _pieces(points: Tensor, groups: np.ndarray, seed: int) -> Iterator[np.ndarray]:
-    """The rows of each group in order, of a large group by parts that are alike.
+    """The rows of each group in order; a large group comes in parts of similar images.
 
     Images that are all the same cannot be told apart by k-means and stay one large part.
     """
@@ -174,7 +201,7 @@ def _outliers(typicality: np.ndarray, candidates: np.ndarray, part: float) -> np
 
 
 def _spread(points: Tensor, count: int, seed: int) -> np.ndarray:
-    """`count` places: of as many k-means clusters, the image nearest to each centre."""
+    """`count` places: in each of as many k-means clusters the image nearest to the centre."""
     if count == len(points):
         return np.arange(count)
     found = kmeans(points, count, seed)
@@ -187,16 +214,8 @@ def _spread(points: Tensor, count: int, seed: int) -> np.ndarray:
     return np.array([*places, *rest[: count - len(places)]])  # equal points can leave clusters empty
 
 
-def selected_from(index: EmbeddingFile, keep: int, duplicate: float, outliers: float, seed: int) -> Selection:
-    """`select` for a file of embeddings."""
-    prototypes = np.array(index.column("prototype")) if "prototype" in index.columns else None
-    if prototypes is not None and prototypes.dtype.kind not in "iu":
-        raise UserError(f"{index.path} names prototypes that are no numbers; make it again with carl embed --force")
-    return select(index.embeddings(), keep, prototypes, duplicate, outliers, seed)
-
-
 def write_list(index: EmbeddingFile, selection: Selection, output: Path) -> None:
-    """The kept images, a line each; a .csv tells of every image why it was kept or left out."""
+    """The kept images, one per line; a .csv says for every image why it was kept or left out."""
     names = index.names()
     if output.suffix.lower() != ".csv":
         files.write_text(output, "".join(f"{names[row]}\n" for row in selection.kept))
@@ -214,7 +233,7 @@ def _quoted(text: str) -> str:
 
 
 def link_images(index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path) -> int:
-    """Links to the images at `rows` in a new folder, at their places below the common one; returns how many.
+    """Links to the images at `rows` in a new folder, in the same sub-folders; returns how many.
 
     Where a file system has no links, the files are copied. Nothing is written outside of the folder, and over nothing.
     """

@@ -22,12 +22,13 @@ from carl.methods import find_method
 from carl.methods.build import build_method
 from carl.optim import build_optimizer
 from carl.records.environment import processor
+from carl.use.export.to_onnx import PACKAGES as ONNX_PACKAGES
 from carl.views.views import Views, pipeline
 
 Row = tuple[str, str]
 
 EXTRAS = {  # extra: (the packages it brings, what they are for)
-    "onnx": (("onnx", "onnxruntime", "onnxscript"), "carl export --to onnx"),
+    "onnx": (ONNX_PACKAGES, "carl export --to onnx"),
     "stream": (("fsspec", "aiohttp"), "shards at an address, such as https:// or s3://"),
     "map": (("umap",), "carl report RUN --map umap"),
     "tensorboard": (("tensorboard",), "--set log.tensorboard=true"),
@@ -36,6 +37,14 @@ EXTRAS = {  # extra: (the packages it brings, what they are for)
 PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "pyarrow", "scikit-learn")
 SECONDS = 3.0  # of steps; long enough that the first, slow ones do not count
 BATCH, SIDE, IMAGES = 256, 32, 50_000  # the paper's step on CIFAR
+
+
+def examine(speed: bool) -> Iterator[Row]:
+    """Everything there is to know about this machine and installation; `speed` takes some seconds."""
+    yield from examine_environment()
+    yield from examine_extras()
+    if speed:
+        yield examine_speed()
 
 
 def examine_environment() -> Iterator[Row]:
@@ -51,7 +60,7 @@ def examine_environment() -> Iterator[Row]:
 
 
 def examine_speed() -> Row:
-    """Images a second of CARL's step with the paper's encoder and batch at CIFAR's size."""
+    """Images per second of CARL's step with the paper's encoder and batch at CIFAR's size."""
     device = pick_device("auto")
     rate = measure_step(device, SECONDS)
     minutes = IMAGES / rate / 60
@@ -72,7 +81,7 @@ def examine_extras() -> Iterator[Row]:
 
 
 def measure_step(device: torch.device, seconds: float) -> float:
-    """Images a second through views, forward, backward and optimiser; the first two steps do not count."""
+    """Images per second through views, forward, backward and optimiser; the first two steps do not count."""
     facts = DataFacts("cifar10", IMAGES, 3, SIDE, 10)
     config = _config(facts)
     method = build_method(config, facts, device)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import count, islice
@@ -19,15 +19,18 @@ from carl.data.image_source import Decoded, ImageSource, decoded_images
 from carl.data.listing import EncodedImage, Progress, silent, throttled
 from carl.data.open import absolute_source, open_images
 from carl.data.packing.cache import cache_folder
+from carl.device import pick_device
 from carl.errors import UserError
-from carl.use.embedding_files import VERSION, WRITERS, About, EmbeddingFile, holds_embeddings
+from carl.terminal import show_progress
+from carl.use.embedding_files import VERSION, WRITERS, About, EmbeddingFile, holds_embeddings, rows_file
 from carl.use.embedding_parts import PART, BadFile, Parts
-from carl.use.encoder import BATCH, Represented, Trained
+from carl.use.encoder import BATCH, Represented, TrainedModel, load_trained
+from carl.use.requests import EmbedRequest
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """How it went."""
+    """What `embed` did."""
 
     rows: int
     bad: tuple[BadFile, ...]
@@ -35,16 +38,44 @@ class Embedded:
     bad_list: Path | None  # where the bad files are listed
 
 
+def embed_images(request: EmbedRequest) -> Iterator[str]:
+    """Write the embeddings that were asked for; yields lines about them."""
+    trained = load_for_all_processes(request.run)
+    source = open_images(request.images, request.split, trained.config.data.root)
+    done = embed(trained, source, request.output, request.force, show_progress)
+    if not only_main_goes_on():
+        return
+    if done.resumed:
+        yield f"went on after the {done.resumed} images that were done"
+    if done.bad:
+        yield f"{len(done.bad)} images cannot be used and have no row, listed in {done.bad_list}"
+    beside = f" and {rows_file(request.output).name}" if request.output.suffix.lower() == ".npy" else ""
+    yield f"{done.rows} embeddings: {request.output}{beside}"
+
+
+def load_for_all_processes(run: Path) -> TrainedModel:
+    """The model on the device of this process: torchrun may have started several, each of which embeds its share."""
+    return load_trained(run, str(distributed.start(pick_device("auto"))))
+
+
+def only_main_goes_on() -> bool:
+    """Leave the other processes once everything is embedded; whether this is the main one, which goes on alone."""
+    is_main = distributed.is_main()
+    distributed.stop()
+    return is_main
+
+
 def embed(
-    trained: Trained, source: ImageSource, output: Path, force: bool = False, progress: Progress = silent
+    trained: TrainedModel, source: ImageSource, output: Path, force: bool = False, progress: Progress = silent
 ) -> Embedded:
-    """Write a row for each image of `source` to `output` (.parquet, .npy or .csv), in order.
+    """Write one row per image of `source` to `output` (.parquet, .npy or .csv), in order.
 
-    An image that cannot be decoded has no row: it is listed in OUTPUT.bad-files.txt. Rows are kept in OUTPUT.parts/
-    until the file is whole; called again after it was stopped, it goes on after the last part. A file that is
-    there already is only replaced when `force` is set.
+    An image that cannot be decoded has no row; it is listed in OUTPUT.bad-files.txt. Rows are kept in OUTPUT.parts/
+    until the file is whole, so that a call after an interruption resumes after the last part. A file that exists is
+    replaced only with `force`.
 
-    Many processes, which all must call this, take turns with the parts; the main one joins them.
+    Where there are several processes, all of them must call this: they take turns with the parts, and the main one
+    joins them.
     """
     writer = WRITERS.get(output.suffix.lower())
     if writer is None:
@@ -74,7 +105,7 @@ def embed(
     return Embedded(rows, tuple(bad), min(done * PART, rows + len(bad)), bad_list)
 
 
-def about(trained: Trained, source: ImageSource) -> About:
+def about(trained: TrainedModel, source: ImageSource) -> About:
     split = next(iter(source.splits)) if len(source.splits) == 1 else None
     path = Path(source.name).expanduser()
     return About(
@@ -88,12 +119,12 @@ def about(trained: Trained, source: ImageSource) -> About:
     )
 
 
-def _key(trained: Trained, source: ImageSource) -> str:
+def _key(trained: TrainedModel, source: ImageSource) -> str:
     parts = (VERSION, PART, trained.digest, source.key, source.name)
     return hashlib.blake2b("\0".join(map(str, parts)).encode(errors="replace"), digest_size=16).hexdigest()
 
 
-def _make_parts(trained: Trained, source: ImageSource, parts: Parts, done: int, progress: Progress) -> int:
+def _make_parts(trained: TrainedModel, source: ImageSource, parts: Parts, done: int, progress: Progress) -> int:
     """Make this process's share of the parts from number `done` on; returns how many."""
     start, total = done * PART, source.count
     if total and start >= total:
@@ -119,7 +150,7 @@ def _make_parts(trained: Trained, source: ImageSource, parts: Parts, done: int, 
 class _Rows:
     """The rows of one part, computed batch by batch."""
 
-    trained: Trained
+    trained: TrainedModel
     source: ImageSource
     names: list[str] = field(default_factory=list)
     labels: list[int | None] = field(default_factory=list)
@@ -184,7 +215,7 @@ def assignment_columns(log_p: Sequence[torch.Tensor | None]) -> dict[str, pa.Arr
     }
 
 
-def _blank(trained: Trained) -> np.ndarray:
+def _blank(trained: TrainedModel) -> np.ndarray:
     return np.zeros((1, *trained.shape, trained.data.channels), np.uint8)
 
 
@@ -194,7 +225,7 @@ def _writable(name: str) -> str:
 
 
 def _list_bad(output: Path, bad: Sequence[BadFile]) -> Path | None:
-    """OUTPUT.bad-files.txt, a line each; none is left over from an earlier call."""
+    """Write OUTPUT.bad-files.txt, one line per file; one left over from an earlier call is removed."""
     path = output.with_name(f"{output.name}.bad-files.txt")
     if not bad:
         path.unlink(missing_ok=True)
@@ -208,7 +239,7 @@ def _one_line(text: str) -> str:
     return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
-def embeddings_for(trained: Trained, images: str, split: str | None, progress: Progress) -> EmbeddingFile:
+def embeddings_for(trained: TrainedModel, images: str, split: str | None, progress: Progress) -> EmbeddingFile:
     """The embeddings of `images`: a file of `carl embed` by this run, or made now and kept in the cache."""
     path = Path(images).expanduser()
     if path.suffix.lower() == ".parquet" and path.is_file() and holds_embeddings(path):

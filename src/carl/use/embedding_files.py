@@ -18,15 +18,15 @@ from pydantic import TypeAdapter
 from carl import files
 from carl.errors import UserError
 
-VERSION = 1  # of what a file says of itself and of its rows
+VERSION = 1  # of the format: what a file says about itself, and its rows
 _ABOUT = b"carl"  # key of the metadata
-# What reading a file raises that is damaged, or of another making.
+# What reading raises if a file is damaged or was not made by carl.
 DAMAGED = (pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True)
 class About:
-    """What a file of embeddings says of itself."""
+    """What a file of embeddings says about itself."""
 
     version: int  # of this format
     run: str  # absolute path of the run directory
@@ -44,7 +44,7 @@ def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
 
 
 def write_parquet(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
-    """A row an image; the embedding is a list of floats."""
+    """One row per image; the embedding is a list of floats."""
     schema = schema.with_metadata({_ABOUT: json.dumps(asdict(about)).encode()})
     with files.atomic_writer(output) as file, open_writer(file, schema) as writer:
         for table in tables:
@@ -52,10 +52,9 @@ def write_parquet(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, r
 
 
 def write_npy(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
-    """The embeddings (N, D) float32; the other columns are in NAME.rows.csv beside it, a line a row."""
+    """The embeddings (N, D) float32; `rows_file` has the other columns, one line per row."""
     header = {"descr": "<f4", "fortran_order": False, "shape": (rows, embedding_size(schema))}
-    rows_file = output.with_name(f"{output.stem}.rows.csv")
-    with files.atomic_writer(output) as file, files.atomic_writer(rows_file) as beside:
+    with files.atomic_writer(output) as file, files.atomic_writer(rows_file(output)) as beside:
         np.lib.format.write_array_header_1_0(file, header)
         others = schema.remove(schema.get_field_index("embedding"))
         with pyarrow.csv.CSVWriter(beside, others) as writer:
@@ -64,8 +63,13 @@ def write_npy(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows:
                 writer.write_table(table.drop_columns("embedding"))
 
 
+def rows_file(output: Path) -> Path:
+    """The file beside an .npy file that holds the columns other than the embedding."""
+    return output.with_name(f"{output.stem}.rows.csv")
+
+
 def write_csv(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
-    """A column a number of the embedding: e0, e1 and so on, after the others."""
+    """One column per number of the embedding: e0, e1 and so on, after the others."""
     size = embedding_size(schema)
     flat = schema.remove(schema.get_field_index("embedding"))
     for number in range(size):
@@ -131,7 +135,7 @@ class EmbeddingFile:
         return np.concatenate(list(self.batches()))
 
     def names(self) -> list[str]:
-        """Of the images, as the user would write them."""
+        """Names of the images, as the user would write them."""
         names = [str(name) for name in self.column("path")]
         if self._root is None or self._shown is None:
             return names

@@ -1,4 +1,4 @@
-"""Rows that are safe on the disk before the file they belong to is whole, so that killed work goes on.
+"""Rows that are safe on the disk before their file is whole, so that interrupted work can be resumed.
 
 FILE.parts/
   key                what the rows are of: other images or other weights begin anew

@@ -33,15 +33,15 @@ BATCH = 256  # images; as in evaluation, so that embeddings are its features
 
 @dataclass(frozen=True, eq=False)
 class Represented:
-    """What a model says of a batch of images, on the CPU."""
+    """What a model computes for a batch of images, on the CPU."""
 
     features: np.ndarray  # (B, D) float32
     log_p: Tensor | None  # (B, K) log-probabilities of the prototypes, for methods that have them
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """The model of a run with all that is needed to feed it."""
+class TrainedModel:
+    """The model of a run, with everything needed to feed it images."""
 
     run: RunDirectory
     config: Config
@@ -98,7 +98,7 @@ def _features_and_assignments(method: Method, views: Tensor) -> tuple[Tensor, Te
     return (caught[0] if caught else method.encoder(views)), log_p
 
 
-def load_trained(path: Path, device: str = "auto") -> Trained:
+def load_trained(path: Path, device: str = "auto") -> TrainedModel:
     """The model of the run directory `path` with its trained weights."""
     run = RunDirectory.open(path)
     if not run.encoder_file.is_file():
@@ -113,7 +113,7 @@ def load_trained(path: Path, device: str = "auto") -> Trained:
     if run.head_file.is_file():
         read_weights_into(run.head_file, method.head)
     method.eval().requires_grad_(False)
-    return Trained(run, config, data, method, where)
+    return TrainedModel(run, config, data, method, where)
 
 
 def _record_from_data(config: Config) -> DataRecord:
@@ -124,7 +124,7 @@ def _record_from_data(config: Config) -> DataRecord:
 class Encoder(nn.Module):
     """A trained encoder: normalised images (B, C, S, S) to features (B, D); `embed` takes images as they are."""
 
-    def __init__(self, trained: Trained) -> None:
+    def __init__(self, trained: TrainedModel) -> None:
         super().__init__()
         self.backbone = trained.method.encoder
         self.image_size = trained.data.image_size

@@ -19,9 +19,11 @@ from carl.data.decoding.decode import DecodeError, OversizedError, decode, stric
 from carl.data.listing import Content, Progress, silent
 from carl.data.open import open_images
 from carl.errors import UserError
-from carl.use.embed import embeddings_for
+from carl.terminal import show_progress
+from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile
-from carl.use.encoder import Trained
+from carl.use.encoder import TrainedModel
+from carl.use.requests import SearchRequest
 
 THUMBNAIL = 96  # px: a sheet of 100 images stays below a megabyte
 
@@ -44,11 +46,24 @@ class Answer:
     neighbours: tuple[Neighbour, ...]
 
 
+def search_images(request: SearchRequest) -> Iterator[str]:
+    """Find the images most like the queries and write a sheet; yields lines about them."""
+    trained = load_for_all_processes(request.run)
+    index, answers = search(
+        trained, request.images, request.queries, request.count, request.split, progress=show_progress
+    )
+    if not only_main_goes_on():
+        return
+    yield from answer_lines(answers)
+    write_sheet(trained, index, answers, f"Most like in {Path(request.images).name}", request.output)
+    yield f"sheet: {request.output}"
+
+
 def search(
-    trained: Trained,
+    trained: TrainedModel,
     images: str,
     queries: Sequence[str],
-    count: int = 10,
+    count: int = SearchRequest.count,
     split: str | None = None,
     progress: Progress = silent,
 ) -> tuple[EmbeddingFile, list[Answer]]:
@@ -92,7 +107,7 @@ def _row_of(query: str, rows: dict[str, int], index: EmbeddingFile) -> int | Non
 
 
 def _query_vectors(
-    trained: Trained, index: EmbeddingFile, queries: Sequence[str], rows: Sequence[int | None]
+    trained: TrainedModel, index: EmbeddingFile, queries: Sequence[str], rows: Sequence[int | None]
 ) -> np.ndarray:
     """(Q, D): stored embeddings where a query is one of the images, else computed."""
     stored = dict(_stored(index, {row for row in rows if row is not None}))
@@ -110,7 +125,7 @@ def _stored(index: EmbeddingFile, wanted: set[int]) -> Iterator[tuple[int, np.nd
         start += len(batch)
 
 
-def _embedded_file(trained: Trained, path: Path) -> np.ndarray:
+def _embedded_file(trained: TrainedModel, path: Path) -> np.ndarray:
     try:
         with strict_decoding():
             pixels = decode(path, trained.shape)
@@ -153,8 +168,10 @@ def answer_lines(answers: Sequence[Answer]) -> list[str]:
     return lines
 
 
-def write_sheet(trained: Trained, index: EmbeddingFile, answers: Sequence[Answer], title: str, output: Path) -> None:
-    """One self-contained page: a row a query, with small pictures."""
+def write_sheet(
+    trained: TrainedModel, index: EmbeddingFile, answers: Sequence[Answer], title: str, output: Path
+) -> None:
+    """One self-contained page: one row per query, with small pictures."""
     rows = {n.row for answer in answers for n in answer.neighbours} | {a.row for a in answers if a.row is not None}
     with strict_decoding():
         pictures = {row: picture(content) for row, content in _contents(index, rows, trained.config.data.root)}
@@ -171,7 +188,7 @@ def write_sheet(trained: Trained, index: EmbeddingFile, answers: Sequence[Answer
 
 
 def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
-    """What or where the images of these rows are, for files and for what is read from one end to the other."""
+    """The images of these rows: paths of files, or the content of what has to be read from one end to the other."""
     names = index.names()
     paths = {row: path for row in rows if (path := index.file_of(names[row])) is not None and path.is_file()}
     if paths:
@@ -193,7 +210,7 @@ def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterato
 
 
 def picture(content: Content) -> str:
-    """The image as a data address, at most THUMBNAIL px a side, or an empty one where it cannot be read."""
+    """The image as a data address, at most THUMBNAIL px per side; empty if it cannot be read."""
     try:
         pixels = _viewable(content)
     except DecodeError:

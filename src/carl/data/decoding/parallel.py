@@ -21,6 +21,7 @@ from typing import BinaryIO
 
 import numpy as np
 
+from carl.child_process import start_python
 from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
 from carl.data.listing import LARGEST_IMAGE, Content, EncodedImage
 from carl.data.packing.pixel_statistics import available_cores
@@ -123,11 +124,8 @@ class _DecoderProcess:
 
     def __enter__(self) -> _DecoderProcess:
         code = f"import sys; sys.path[:] = {sys.path!r}; from carl.data.decoding.parallel import serve; serve()"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", code],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+        self._process = start_python(
+            ["-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

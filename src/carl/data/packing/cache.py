@@ -25,7 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from filelock import Timeout
 
+from carl import files
 from carl.data.dataset import Dataset, PackedImages, Split, Statistics
 from carl.data.listing import Listing, MappedSplit
 from carl.errors import UserError
@@ -172,21 +174,19 @@ def temporary_entry(key: str, alone: bool) -> Iterator[Path | None]:
 def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
     """Held by one process at a time; `waiting` is called if another has it. Gives whether it is held.
 
-    Where files cannot be locked (Windows, some network disks) each does the work on its own, which `publish` allows.
+    Where the cache cannot be locked or written to, each process does the work on its own, which `publish` allows.
     """
     held = False
     with ExitStack() as stack:
-        with suppress(ImportError, OSError):
-            import fcntl
-
+        with suppress(OSError):
             path = cache_folder() / "locks" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(path, "w"))
+            lock = files.lock_of(path)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+                stack.enter_context(lock.acquire(timeout=0))
+            except Timeout:
                 waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
+                stack.enter_context(lock.acquire())
             held = True
         yield held
 

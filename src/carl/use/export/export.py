@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,12 +16,14 @@ from carl.errors import UserError, suggestion
 from carl.models.encoders import build_encoder
 from carl.models.weights import read_weights_into
 from carl.records.run_directory import DataRecord
-from carl.use.encoder import Trained
-from carl.use.export.formats import FORMATS, GRAPHS, Export, is_timm_export
+from carl.use.encoder import TrainedModel, load_trained
+from carl.use.export import FORMATS
+from carl.use.export.format import Export, Format
 from carl.use.export.model_card import model_card
+from carl.use.requests import ExportRequest
 
-TOLERANCE = 1e-4  # largest difference of a feature; of the largest feature where that is above 1
-CHECKED = (5, 1)  # images in the batches that are compared: other numbers than the 2 of the example
+TOLERANCE = 1e-4  # largest difference of a feature, relative to the largest feature where that is above 1
+CHECKED = (5, 1)  # sizes of the batches that are compared: other than the 2 of the example
 
 
 @dataclass(frozen=True)
@@ -50,54 +53,67 @@ class Normalised(nn.Module):
         return features
 
 
-def export(trained: Trained, form: str, output: Path | None, normalise: bool = False, force: bool = False) -> Exported:
-    """Write the encoder as `form` with a card beside it; it must give the same features when it is loaded again.
+def export_encoder(request: ExportRequest) -> Iterator[str]:
+    """Write the encoder of a run for another program; yields lines about it."""
+    find_format(request.format)  # an unknown one is refused before the model is loaded
+    trained = load_trained(request.run, device="cpu")
+    done = export(trained, request.format, request.output, request.normalise, request.force)
+    yield f"written: {done.path}"
+    yield f"checked: loaded again, features differ by at most {done.difference:.1e}"
+    yield f"card: {done.card}"
+    yield ""
+    yield done.usage
 
-    With `normalise` the graph of `onnx` and `torch-export` takes images in [0, 1] and normalises them itself.
+
+def find_format(name: str) -> Format:
+    if name not in FORMATS:
+        raise UserError(f"unknown format {name!r}{suggestion(name, FORMATS)}")
+    return FORMATS[name]
+
+
+def export(
+    trained: TrainedModel, name: str, output: Path | None, normalise: bool = False, force: bool = False
+) -> Exported:
+    """Write the encoder in the format `name`, and a card; loaded again, it must give the same features.
+
+    With `normalise`, which needs a graph, the export takes images in [0, 1] and normalises them itself.
     """
-    if form not in FORMATS:
-        raise UserError(f"unknown format {form!r}{suggestion(form, FORMATS)}")
-    if normalise and form not in GRAPHS:
-        raise UserError(
-            f"--normalise adds to a graph, and {form} holds weights alone; use it with {' or '.join(GRAPHS)}"
-        )
-    path = output or trained.run.path / "export" / FORMATS[form].name
-    check_target(path, form, force)
+    form = find_format(name)
+    if normalise and not form.is_graph:
+        graphs = " or ".join(known for known, other in FORMATS.items() if other.is_graph)
+        raise UserError(f"--normalise adds to a graph, and {name} holds only weights; leave it out, or use {graphs}")
+    path = output or trained.run.path / "export" / form.file_name
+    check_target(path, name, force)
     encoder = plain_encoder(trained)
     model = Normalised(encoder, trained.data).eval() if normalise else encoder
-    plan = Export(model, trained.config.model, trained.data, path)
-    FORMATS[form].write(plan)
+    made = Export(model, trained.config.model, trained.data, path)
+    form.write(made)
     try:
-        difference = _compared(plan, form, normalise)
+        difference = _largest_difference(made, form, in_unit_range=normalise)
     except BaseException:  # nothing wrong is left to be used
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
         raise
-    usage = FORMATS[form].usage(plan)
-    card = _card(path, form)
-    features = int(model(plan.example).shape[1])
-    files.write_text(card, model_card(trained, form, usage, features, normalise, difference))
+    usage, card = form.usage(made), form.card_file(path)
+    features = int(model(made.example).shape[1])
+    files.write_text(card, model_card(trained, name, usage, features, normalise, difference))
     return Exported(path, card, difference, usage)
 
 
-def check_target(path: Path, form: str, force: bool) -> None:
-    """Refuse a place that holds anything; with `force`, what is not an export of this form."""
+def check_target(path: Path, name: str, force: bool) -> None:
+    """Refuse a path where something exists; with `force`, only what is not an export to this format."""
+    form = FORMATS[name]
     if path.name in ("", ".."):
-        raise UserError(f"-o {str(path)!r} has no name of its own; give the export one, such as {FORMATS[form].name}")
-    taken = next((place for place in (path, _card(path, form)) if os.path.lexists(place)), None)
+        raise UserError(f"-o {str(path)!r} has no name of its own; give the export one, such as {form.file_name}")
+    taken = next((place for place in (path, form.card_file(path)) if os.path.lexists(place)), None)
     if taken is None:
         return
     if not force:
         raise UserError(f"{taken} exists; choose another -o, or replace it with --force")
-    replaceable = is_timm_export(path) if form == "timm" else not path.is_dir()
-    if os.path.lexists(path) and not replaceable:
-        raise UserError(f"{path} is not an export to {form}, so --force does not replace it; choose another -o")
+    if os.path.lexists(path) and not form.may_replace(path):
+        raise UserError(f"{path} is not an export to {name}, so --force does not replace it; choose another -o")
 
 
-def _card(path: Path, form: str) -> Path:
-    return path / "README.md" if form == "timm" else path.with_name(f"{path.name}.md")
-
-
-def plain_encoder(trained: Trained) -> nn.Module:
+def plain_encoder(trained: TrainedModel) -> nn.Module:
     """The run's encoder on the CPU with plain convolutions only: an export may run anywhere."""
     config = trained.config.model.model_copy(update={"tiny_maps": False, "init": None})
     with torch.random.fork_rng(devices=[]):
@@ -106,17 +122,17 @@ def plain_encoder(trained: Trained) -> nn.Module:
     return encoder.eval().requires_grad_(False)
 
 
-def _compared(plan: Export, form: str, in_unit_range: bool) -> float:
-    """The largest difference between the features of the model and of what was written."""
-    compute, largest = FORMATS[form].load(plan), 0.0
+def _largest_difference(made: Export, form: Format, in_unit_range: bool) -> float:
+    """Between the features of the model and those of what was written."""
+    compute, largest = form.load(made), 0.0
     generator = torch.Generator().manual_seed(0)
     draw = torch.rand if in_unit_range else torch.randn
     for count in CHECKED:
-        images = draw((count, *plan.example.shape[1:]), generator=generator)
+        images = draw((count, *made.example.shape[1:]), generator=generator)
         with torch.inference_mode():
-            expected = plan.model(images)
+            expected = made.model(images)
         difference = (compute(images) - expected).abs().max().item()
         if not difference <= TOLERANCE * max(1.0, expected.abs().max().item()):
-            raise RuntimeError(f"{plan.path} was written but gives features that differ by {difference:.2g}")
+            raise RuntimeError(f"{made.path} was written but gives features that differ by {difference:.2g}")
         largest = max(largest, difference)
     return largest

@@ -10,7 +10,7 @@ from typing import Any
 from carl.evaluation.results import RunIdentity, Score, read_scores
 from carl.methods.build import read_config
 from carl.records.weights_hash import file_hash
-from carl.use.encoder import Trained
+from carl.use.encoder import TrainedModel
 
 # What the publishers of the data say; none of it is legal advice.
 LICENCES = {
@@ -23,7 +23,7 @@ LICENCES = {
 }
 
 
-def model_card(trained: Trained, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
+def model_card(trained: TrainedModel, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
     """The card in Markdown."""
     config, data = trained.config, trained.data
     supervised = trained.method.needs_labels
@@ -66,7 +66,7 @@ def model_card(trained: Trained, form: str, usage: str, features: int, normalise
     return "\n".join(lines)
 
 
-def _expected_input(trained: Trained, normalised: bool) -> list[str]:
+def _expected_input(trained: TrainedModel, normalised: bool) -> list[str]:
     data, side = trained.data, trained.data.image_size
     mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (data.mean, data.std))
     channels = "RGB" if data.channels == 3 else f"{data.channels} channels"
@@ -84,16 +84,16 @@ def _expected_input(trained: Trained, normalised: bool) -> list[str]:
     ]
 
 
-def _method_values(trained: Trained) -> dict[str, Any]:
+def _method_values(trained: TrainedModel) -> dict[str, Any]:
     values = trained.config.method.model_dump(mode="json", exclude_none=True)
     return {key: value for key, value in values.items() if key != "name"}
 
 
-def _init(trained: Trained) -> str | None:
+def _init(trained: TrainedModel) -> str | None:
     return read_config(trained.run).model.init  # the loaded configuration is without it
 
 
-def _environment(trained: Trained) -> list[str]:
+def _environment(trained: TrainedModel) -> list[str]:
     try:
         found = json.loads(trained.run.environment_file.read_text(encoding="utf-8"))
         packages = found["packages"]
@@ -103,7 +103,7 @@ def _environment(trained: Trained) -> list[str]:
         return []
 
 
-def _results(trained: Trained) -> list[str]:
+def _results(trained: TrainedModel) -> list[str]:
     """The results of `carl eval` for these weights: every accuracy with its protocol, label and data."""
     record = trained.run.read_data()
     identity = RunIdentity(
@@ -120,7 +120,7 @@ def _results(trained: Trained) -> list[str]:
     return lines or ["Not evaluated yet: `carl eval RUN` does that."]
 
 
-def _result_files(trained: Trained) -> list[dict[str, Any]]:
+def _result_files(trained: TrainedModel) -> list[dict[str, Any]]:
     found = []
     for path in sorted(trained.run.results.glob("*.json")):
         try:

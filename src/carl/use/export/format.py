@@ -1,0 +1,100 @@
+"""What an export format is. Importing this imports no torch, so the command line can list the formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from carl.config import ModelConfig
+    from carl.records.run_directory import DataRecord
+
+Compute: TypeAlias = "Callable[[Tensor], Tensor]"  # images to features
+
+
+@dataclass(frozen=True, eq=False)
+class Export:
+    """An encoder to be written, and where."""
+
+    model: nn.Module  # on the CPU, with plain convolutions only
+    config: ModelConfig
+    data: DataRecord
+    path: Path
+
+    @property
+    def architecture(self) -> str:
+        return self.config.backbone.split(".")[0]  # without the name of pretrained weights
+
+    @property
+    def example(self) -> Tensor:
+        """Two images: torch's exporter would take a batch of one for a constant."""
+        import torch
+
+        return torch.zeros(2, self.data.channels, self.data.image_size, self.data.image_size)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        return {key: value.detach().cpu().contiguous() for key, value in self.model.state_dict().items()}
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What an exported file says about itself."""
+        return {
+            "architecture": self.architecture,
+            "stem": self.config.stem,
+            "image_size": str(self.data.image_size),
+            "channels": str(self.data.channels),
+            "mean": json.dumps(self.data.mean),
+            "std": json.dumps(self.data.std),
+        }
+
+    @property
+    def timm_arguments(self) -> dict[str, Any]:
+        """What timm.create_model needs besides the name."""
+        import timm
+
+        arguments: dict[str, Any] = {"num_classes": 0, "in_chans": self.data.channels}
+        known = timm.get_pretrained_cfg(self.architecture)
+        if known is not None and known.fixed_input_size:
+            arguments["img_size"] = self.data.image_size
+        return arguments
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that an encoder can be exported to."""
+
+    words: str  # what it is, for the help
+    file_name: str  # of the file or folder where the user names none
+    write: Callable[[Export], None]
+    load: Callable[[Export], Compute]  # loads what was written, to compare its features with the run's
+    usage: Callable[[Export], str]  # lines of Python that load it and compute the features of `images`
+    is_graph: bool = False  # whether it holds operations too, so that normalisation can be one of them
+    is_own_folder: Callable[[Path], bool] | None = None  # for a format that is a folder: whether a folder is one of it
+
+    def card_file(self, path: Path) -> Path:
+        """Where the model card of an export at `path` goes."""
+        return path.with_name(f"{path.name}.md") if self.is_own_folder is None else path / "README.md"
+
+    def may_replace(self, path: Path) -> bool:
+        """Whether what is at `path` can be an earlier export: for a file any file, for a folder only such a folder."""
+        return not path.is_dir() if self.is_own_folder is None else self.is_own_folder(path)
+
+
+def computing(model: nn.Module) -> Compute:
+    """The model as a function, in eval mode and without gradients."""
+    import torch
+
+    model.eval()
+
+    @torch.inference_mode()
+    def compute(images: Tensor) -> Tensor:
+        features: Tensor = model(images)
+        return features
+
+    return compute

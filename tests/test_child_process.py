@@ -1,0 +1,66 @@
+"""What is in the working directory is never executed by a process that the package starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import carl as package
+from carl import files
+from carl.child_process import start_python
+from carl.records.run_directory import JOB_LOCK
+from tests.conftest import Run
+
+NAMES = ("pydantic", "json", "torch", "numpy", "PIL", "pickle")  # of modules that the children import
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files named like modules; returns the file that they make when they are executed."""
+    trace = tmp_path / "executed"
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(f"open({str(trace)!r}, 'w')\nraise SystemExit('hostile')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    return trace
+
+
+def test_the_files_are_executed_by_a_python_that_is_started_otherwise(hostile: Path):
+    subprocess.run([sys.executable, "-c", "import json"], stderr=subprocess.DEVNULL)
+    assert hostile.exists()
+
+
+@pytest.mark.parametrize("arguments", [["-c", "import pydantic"], ["-m", "json.tool", "--help"]])
+def test_a_child_process_executes_nothing_of_the_working_directory(hostile: Path, arguments: list[str]):
+    child = start_python(arguments, stdout=subprocess.DEVNULL)
+    assert child.wait() == 0
+    assert not hostile.exists()
+
+
+def test_nor_does_a_process_that_the_child_starts(hostile: Path):
+    code = "import subprocess, sys; sys.exit(subprocess.run([sys.executable, '-c', 'import json']).returncode)"
+    assert start_python(["-c", code]).wait() == 0
+    assert not hostile.exists()
+
+
+def test_comparing_methods_executes_nothing_of_the_working_directory(
+    carl: Run, small_data: Path, tmp_path: Path, hostile: Path
+):
+    lock = tmp_path / "side" / "carl-seed-0" / JOB_LOCK
+    lock.parent.mkdir(parents=True)
+    with files.only_holder(lock):  # the child imports everything, finds that the run is in use, and ends
+        done = carl("compare", small_data, "--methods", "carl", "--set", "train.batch_size=32", "--out", "side")
+    assert done.returncode == 0, done.stderr
+    assert "another process is at this run" in done.stdout
+    assert not hostile.exists()
+
+
+def test_no_other_part_of_the_package_starts_a_python():
+    root = Path(package.__file__).parent
+    starts = re.compile(r"subprocess\.Popen\(|\[sys\.executable")
+    found = [path.name for path in root.rglob("*.py") if starts.search(path.read_text(encoding="utf-8"))]
+    assert found == ["child_process.py"]
