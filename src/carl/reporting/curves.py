@@ -38,7 +38,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "lambda": (SCHEDULE, "Weight of the prior, \u03bb"),
     "lr": (SCHEDULE, "Learning rate"),
     "momentum": (SCHEDULE, "Momentum of the averaged weights"),
-    "images_per_second": (SCHEDULE, "Images a second"),
+    "images_per_second": (SCHEDULE, "Images per second"),
     "information": (MORE, "Information in an assignment (nats)"),
     "covering": (MORE, "Prototypes that hold 99% of the views"),
     "largest": (MORE, "Part of the views in the fullest prototype"),

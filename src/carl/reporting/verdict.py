@@ -133,7 +133,7 @@ def tiles(run: Run) -> list[Tile]:
     if speeds:
         threads = run.environment.get("threads")
         where = run.environment.get("cuda") or (f"{threads} threads" if threads and threads != 1 else "one thread")
-        shown.append(Tile("images a second", f"{statistics.median(speeds):,.0f}", f"median, {where}"))
+        shown.append(Tile("images per second", f"{statistics.median(speeds):,.0f}", f"median, {where}"))
     return shown
 
 
