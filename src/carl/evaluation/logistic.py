@@ -3,7 +3,8 @@
 Minimised is  mean cross-entropy + penalty / 2 |W|^2  with free biases, which is scikit-learn's LogisticRegression with
 C = 1 / (penalty * N). It is solved by Newton's method; the linear system of a step by conjugate gradients, which need
 only products with the Hessian, preconditioned in the eigenbasis of the features' covariance, where the Hessian is
-nearly diagonal. L-BFGS needs some hundred passes over the data where this needs some ten.
+nearly diagonal. L-BFGS needs some hundred passes over the data where this needs some ten. Our own, because the fit is 33
+times as fast as scikit-learn's with the same coefficients (`results/benchmarks`), and runs on a GPU too.
 
 Shapes: N images, D features, C classes.
 """
@@ -219,9 +220,9 @@ def _fit(
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int, part: int = 0) -> np.ndarray:
-    """Places of a random part of the images, in order, of every class the same part but at least one image.
+    """Row numbers of a random part of the images, in order: the same part of every class, and at least one image.
 
-    Other numbers of `part` give other images, until a class has no more.
+    Each number of `part` gives other images, until a class has no more.
     """
     generator = np.random.default_rng(seed)
     chosen = []

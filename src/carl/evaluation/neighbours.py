@@ -1,4 +1,7 @@
-"""Weighted nearest-neighbour classification of frozen features (Wu et al. 2018)."""
+"""Weighted nearest-neighbour classification of frozen features (Wu et al. 2018).
+
+Our own, because scikit-learn's classifier runs on the CPU alone and takes one number of neighbours at a time.
+"""
 
 from __future__ import annotations
 

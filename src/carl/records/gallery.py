@@ -51,7 +51,7 @@ BELOW = {
 # Some times what a run writes: features are compared in pairs, and pictures of 25 thumbnails or 33 views side by side
 # must be under the 16,383 pixels of WebP.
 MOST = {"N": 100_000, "D": 16_384, "K": 1_000_000, "V": 32, "U": 32, "H": 256, "W": 256, "Y": 256, "X": 256}
-MOST_CLASSES = 65_536  # as of any data set
+MOST_CLASSES = 65_536  # the limit of every data set
 
 
 def remake_command(run: RunDirectory) -> str:

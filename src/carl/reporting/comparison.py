@@ -13,7 +13,7 @@ from carl.reporting.run_reader import Run
 from carl.reporting.verdict import Verdict, duration, headline, judge, scores, training_seconds
 
 SAME_FOR_READERS = {"log", "probe"}  # sections that have no say in the weights
-MOST_TOGETHER = 8  # runs whose images are laid beside each other: as many as there are colours, under 15 MB a page
+MOST_TOGETHER = 8  # runs whose images are laid beside each other: as many as there are colours, under 15 MB per page
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _same_label(gallery: Gallery) -> dict[str, float] | None:
 
 
 def _short(name: str) -> str:
-    """A name that a page can hold ten thousand of: of a long one its beginning and its end."""
+    """A name short enough for a page with ten thousand of them: a long one keeps its beginning and its end."""
     half = (LONGEST_NAME - 1) // 2
     return name if len(name) <= LONGEST_NAME else f"{name[:half]}\u2026{name[-half:]}"
 

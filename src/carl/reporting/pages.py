@@ -109,7 +109,7 @@ def _render(template: str, data: dict[str, Any], **context: Any) -> str:
         **context,
         style=Markup(style),
         script=Markup(script),
-        # No request may leave the page, and no script but ours may run, whatever the data hold.
+        # No request may leave the page, and no script except ours may run, whatever the data hold.
         policy=f"default-src 'none'; img-src data:; style-src {_hash(style)}; script-src {_hash(script)}",
         data=embedded_json(data),
     )

@@ -52,7 +52,7 @@ def thumbnail_sheets(thumbnails: np.ndarray, budget: int) -> Sheets:
 
 
 def view_picture(originals: np.ndarray, views: np.ndarray, gap: int = 2) -> dict[str, Any]:
-    """A grid with an image a row: the image itself, then its views (rows, columns, h, w, 3)."""
+    """A grid with one row per image: the image itself, then its views (rows, columns, h, w, 3)."""
     rows, columns, height, width = views.shape[:4]
     picture = np.zeros((rows * (height + gap) - gap, (columns + 1) * (width + gap) + 2 * gap, 4), np.uint8)
     for row in range(rows):
