@@ -19,6 +19,7 @@ from carl.methods.byol import ByolOptions
 from carl.methods.paper import PAPER_VALUES
 from carl.optim import peak_rate
 from carl.reproduction.jobs import Job
+from carl.reproduction.recipes import protocol_in_words
 from carl.reproduction.scales import LABELLED
 from carl.training.plan import completed
 from carl.views.configured import build_views
