@@ -8,11 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 
 INK, SOFT, FILL, MAIN = "#24292f", "#57606a", "#eef1f8", "#dfe5ff"
-WRITERS = [("images", "folder, file, shards, name"), ("data/", "one door, one batch interface"), ("views/", "two random views"),
-           ("methods/", "encoder, head, loss"), ("training/", "plan, then run")]  # fmt: skip
+WRITERS = [
+    ("images", "folder, file, shards, name"),
+    ("data/", "one door, one batch interface"),
+    ("views/", "two random views"),
+    ("methods/", "encoder, head, loss"),
+    ("training/", "plan, then run"),
+]
 FILES = ["config.toml", "encoder.safetensors", "metrics.jsonl", "checkpoint.pt", "results/*.json"]
-READERS = [("evaluation/", "how good is it?"), ("use/", "embed, search, curate, export"), ("reporting/", "pages for people"),
-           ("reproduction/", "the paper's tables")]  # fmt: skip
+READERS = [
+    ("evaluation/", "how good is it?"),
+    ("use/", "embed, search, curate, export"),
+    ("reporting/", "pages for people"),
+    ("reproduction/", "the paper's tables"),
+]
 
 
 def box(x: int, y: int, width: int, height: int, fill: str = FILL) -> str:
