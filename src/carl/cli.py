@@ -213,8 +213,9 @@ def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None
 def embed(run: Path, images: str, output: Path, split: str | None, force: bool) -> None:
     """Write a row for each of IMAGES: its path, its embedding by the encoder of RUN, and its prototype.
 
-    IMAGES is a folder, an image, a .parquet, .npy or .npz file, or a name. Memory stays the same for any number of
-    images; stopped, the same command goes on. Files that cannot be decoded have no row and are listed.
+    IMAGES is a folder, an image, a .parquet, .npy or .npz file, shards such as 'shards/{000..019}.tar', or a name.
+    Memory stays the same for any number of images; stopped, the same command goes on. Files that cannot be decoded
+    have no row and are listed.
     """
     from carl.use.commands import embed_images
 

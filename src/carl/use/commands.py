@@ -32,7 +32,7 @@ def _has_done_its_share() -> bool:
 def embed_images(run: Path, images: str, output: Path, split: str | None, force: bool) -> Iterator[str]:
     """Write the embeddings; yields lines about it."""
     trained = _load(run)
-    source = open_images(images, split, trained.config.data.root)
+    source = open_images(images, split, trained.config.data.root, show_progress)
     done = embed(trained, source, output, force, show_progress)
     if _has_done_its_share():
         return

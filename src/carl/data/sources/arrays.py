@@ -278,4 +278,5 @@ NPZ = Source(
     list=lambda asked: list_npz(asked.place, asked.name),
     recognises=lambda path: is_file(path, ".npz"),
     known_by_name=False,
+    holds_splits=True,
 )

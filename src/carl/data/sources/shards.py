@@ -79,7 +79,7 @@ class Shards:
                 missing -= 1
             if not missing:
                 return
-        raise UserError(f"{address} has fewer images than when they were counted; start again with another --out")
+        raise UserError(f"{address} has fewer images than when they were counted; restore it, or start again")
 
     def listed(self, shard: int, places: np.ndarray) -> Iterator[EncodedImage]:
         """The same with names, ADDRESS#PLACE."""
