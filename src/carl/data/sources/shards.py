@@ -170,7 +170,7 @@ def expand(source: str) -> list[str]:
         raise UserError(f"{source} names no shards; give a pattern such as 'shards/{{00..19}}.tar' or a folder of them")
     wrong = next((address for address in found if not address.lower().endswith(KINDS)), None)
     if wrong is not None:
-        raise UserError(f"{wrong} is no shard; shards end in {' or '.join(KINDS)}")
+        raise UserError(f"{wrong} is not a shard; shards end in {' or '.join(KINDS)}")
     return found
 
 
