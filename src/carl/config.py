@@ -19,6 +19,7 @@ from carl.errors import UserError, suggestion
 from carl.terminal import warn
 
 Layer = Mapping[str, Any]
+ViewsFrom = Literal["auto", "packed", "photos", "stream"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -44,7 +45,7 @@ class DataConfig(Section):
         description="Keep this many training images, evenly spaced, out of training and judge on them instead of the "
         "test images. For choosing values. The rest is copied into memory.",
     )
-    views_from: Literal["auto", "packed", "photos", "stream"] = Field(
+    views_from: ViewsFrom = Field(
         "auto",
         description="What the views are cut from: `packed` pixels of one size, or the `photos` themselves, decoded for "
         "each batch; auto takes photos where the files are usually at least twice the view's side. `stream` reads "

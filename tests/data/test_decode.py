@@ -129,6 +129,14 @@ def _bomb() -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
 
 
+@pytest.mark.parametrize(("side", "fitted"), [(47, 46), (225, 224), (3, 187)])
+def test_an_image_is_fitted_although_its_side_divided_and_multiplied_again_is_a_hair_longer(side, fitted):
+    assert side / fitted * fitted > side
+    file = io.BytesIO()
+    Image.new("RGB", (side, side + 3), "white").save(file, "PNG")
+    assert decode(file.getvalue(), (fitted, fitted)).shape == (fitted, fitted, 3)
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

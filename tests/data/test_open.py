@@ -210,7 +210,7 @@ def test_a_source_added_from_outside_works_in_every_command(carl: Run, tmp_path:
     assert "Squares of 48 shades, to play with." in listed.stdout
     info = carl("data", "info", "toy")
     assert info.returncode == 0, info.stderr
-    assert "48 images, 24 a class" in info.stdout
+    assert "48 images, 24 per class" in info.stdout
     trained = carl("pretrain", "toy", *SMALL, "--out", "run")
     assert trained.returncode == 0, trained.stderr
     embedded = carl("embed", "run", "toy", "-o", "e.parquet")

@@ -67,7 +67,7 @@ def test_importing_the_package_does_not_import_torch():
 
 def test_a_data_set_is_described_in_rows(shapes):
     rows = dict(describe(shapes))
-    assert rows["train"] == "10,000 images, 1,000 a class"
+    assert rows["train"] == "10,000 images, 1,000 per class"
     assert rows["image size"] == "32 x 32 pixels, RGB"
     assert rows["classes"].startswith("10: disc")
 

@@ -228,7 +228,7 @@ def test_a_shard_that_is_cut_off_is_named(tmp_path: Path, kept: int):
     write_tar(tmp_path / "0.tar", range(4))
     content = (tmp_path / "0.tar").read_bytes()
     (tmp_path / "0.tar").write_bytes(content[:kept])
-    with pytest.raises(UserError, match=r"0.tar (ends in the middle|is no tar)"):
+    with pytest.raises(UserError, match=r"0.tar (ends in the middle|is not a tar)"):
         list(read_images(str(tmp_path / "0.tar"), range(9)))
 
 

@@ -152,7 +152,7 @@ SETTINGS: list[Case] = [
     setting("data.max_bad=-1"),
     setting("data.views_from=car"),
     setting("data.views_from=photos", "data.views_from='photos'", "packed"),
-    setting("data.views_from=stream", "no shard"),
+    setting("data.views_from=stream", "not a shard"),
     setting("data.lanes=0"),
     setting("data.buffer=0"),
     setting("data.root=3"),

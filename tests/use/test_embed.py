@@ -415,6 +415,10 @@ def test_embeddings_of_shards_are_searched_from_anywhere(
     found = carl("search", run, "shards/{000..001}.tar", query, "-k", "1")
     assert found.returncode == 0, found.stderr
     assert f"{shards}/001.tar#5" in found.stdout
+    for images in (shards, "shards"):  # the second finds in the cache what the first embedded
+        found = carl("search", run, images, query, "-k", "1")
+        assert found.returncode == 0, found.stderr
+        assert f"{images}/001.tar#5" in found.stdout
     assert carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet").returncode == 0
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -23,7 +23,7 @@ def list_sources() -> list[Row]:
 
 
 def describe(dataset: Dataset) -> list[Row]:
-    """Counts, sizes, classes, statistics and notes, a row each."""
+    """Counts, sizes, classes, statistics and notes, one row each."""
     images = dataset.train.images
     rows = [
         ("source", dataset.name),
@@ -42,7 +42,7 @@ def describe(dataset: Dataset) -> list[Row]:
 
 
 def contact_sheet(dataset: Dataset, path: Path, columns: int = 10, rows: int = 10) -> None:
-    """Write a PNG of training images: a class a row where there are labels, else spread over all images."""
+    """Write a PNG of training images: one row per class where there are labels, else images from all over."""
     split = dataset.train
     indices = _by_class(split, columns, rows) if split.labelled else _spread(len(split), columns, rows)
     labelled = split.labelled and bool(dataset.class_names)
@@ -71,7 +71,7 @@ def _describe_split(split: Split) -> str:
     counts = counts[counts > 0]
     some = "" if len(labels) == len(split) else f", {len(labels):,} of them labelled"
     each = f"{counts.min():,}" if counts.min() == counts.max() else f"{counts.min():,} to {counts.max():,}"
-    return f"{text}{some}, {each} a class"
+    return f"{text}{some}, {each} per class"
 
 
 def _describe_classes(names: tuple[str, ...]) -> str:

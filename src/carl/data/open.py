@@ -12,8 +12,9 @@ import hashlib
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, get_args
 
+from carl.config import ViewsFrom
 from carl.data.dataset import Dataset
 from carl.data.image_source import ImageSource
 from carl.data.listing import Listing, Progress, silent, split_in_name, throttled
@@ -49,8 +50,6 @@ SOURCES: dict[str, Source] = {
     "SHARDS.tar": SHARDS,
 }
 
-ViewsFrom = Literal["auto", "packed", "photos", "stream"]
-
 
 def open_dataset(
     source: str | Path | torch.utils.data.Dataset[Any],
@@ -78,6 +77,8 @@ def open_dataset(
     check_side(image_size)
     if max_bad is not None and max_bad < 0:
         raise UserError(f"max_bad={max_bad} is not a count; use 0 to allow no bad file")
+    if views_from not in get_args(ViewsFrom):
+        raise UserError(f"views_from={views_from!r} is unknown{suggestion(views_from, get_args(ViewsFrom))}")
     report = throttled(progress or silent)
     listing = list_source(source, _archives(root), report, as_shards=views_from == "stream")
     if listing.shards is not None and views_from in ("auto", "stream"):
@@ -91,14 +92,14 @@ def open_dataset(
 def open_images(
     source: str | Path, split: str | None = None, root: str | Path | None = None, progress: Progress = silent
 ) -> ImageSource:
-    """The images of whatever `open_dataset` opens by a name or a path, or of one image file, one after the other.
+    """The images of whatever `open_dataset` opens by a name or a path, one after the other, decoded as they are needed.
 
-    A folder of images gives all of them, at any depth. Where a data set has splits, a file or folder whose name says
-    one gives that one, everything else gives all of them; `split` names another.
+    A folder of images gives all of them, at any depth. Of a data set with splits, a file or folder whose name says one
+    gives that one, and everything else gives all of them; `split` names another.
     """
     name = str(source)
     kind, path = _recognised(source)
-    asked = Request(name, path, _archives(root), progress)
+    asked = Request(name, path, _archives(root), throttled(progress))
     if split is None and kind.list_files is not None:
         files = kind.list_files(asked)
         return ImageSource(name, str(files.key), files.splits, files=True)
@@ -106,9 +107,8 @@ def open_images(
     splits = dict(listing.splits)
     if split is not None and split not in splits:
         raise UserError(f"{name} has no split {split!r}{suggestion(split, splits)}")
-    place = Path(path or "")
-    one = path is not None and place.is_file() and kind is not NPZ  # other splits lie beside it, not in it
-    named = path is not None and place.is_dir() and split_in_name(place.resolve().name) is not None
+    one = path is not None and os.path.isfile(path) and not kind.holds_splits  # other splits lie beside it
+    named = path is not None and os.path.isdir(path) and split_in_name(Path(path).resolve().name) is not None
     if split is not None or one or named:
         chosen = split or listing.opened
         splits = {chosen: splits[chosen]}

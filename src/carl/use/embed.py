@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -112,7 +113,7 @@ def about(trained: TrainedModel, source: ImageSource) -> About:
         version=VERSION,
         run=str(trained.run.path.absolute()),
         weights=trained.digest,
-        source=str(path.absolute()) if path.exists() else absolute_source(source.name),
+        source=str(path.absolute()) if os.path.exists(path) else absolute_source(source.name),
         base=str(Path.cwd()),
         split=None if source.files else split,
         class_names=source.class_names,
@@ -250,8 +251,8 @@ def embeddings_for(trained: TrainedModel, images: str, split: str | None, progre
                 f"{found.about.run}, or make it again with carl embed"
             )
         return found
-    named = str(path.absolute()) if path.exists() else absolute_source(images)
-    source = open_images(named, split, trained.config.data.root)
+    named = str(path.absolute()) if os.path.exists(path) else absolute_source(images)
+    source = open_images(named, split, trained.config.data.root, progress)
     kept = cache_folder() / "embeddings" / f"{_key(trained, source)}.parquet"
     if not distributed.agreed("kept" if kept.is_file() else ""):
         embed(trained, source, kept.absolute(), progress=progress)

@@ -197,9 +197,9 @@ def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterato
             raise UserError(f"{gone} is no longer there; embed the images again")
         yield from paths.items()
         return
-    row, last = 0, max(rows)
+    row, last, names = 0, max(rows), [str(name) for name in index.column("path")]
     for _, image in open_images(index.about.source, index.about.split, root).read():
-        # A bad image has no row. Images in shards are called by where the shard was seen from.
+        # A bad image has no row. Images in shards have names that are relative to where they were embedded.
         if image.name in (names[row], os.path.join(index.about.base, names[row])):
             if row in rows:
                 yield row, image.content

@@ -19,7 +19,7 @@ WHOLE_IMAGES = 256  # given at once when all images are embedded
 class Batch:
     """Views of the same images, normalised, on the training device."""
 
-    views: Sequence[Tensor]  # one (B, C, S, S) a view; multi-crop views may be smaller
+    views: Sequence[Tensor]  # one (B, C, S, S) per view; multi-crop views may be smaller
     indices: Tensor  # (B,) places of the images in the data set
     labels: Tensor | None = None  # (B,)
 

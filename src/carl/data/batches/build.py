@@ -48,12 +48,12 @@ def training_batches(
 
 
 def batches_for(split: Split) -> type[ShuffledBatches]:
-    """The class of batches for images that are at hand: cut from the photos of a split where it has them."""
+    """The class of batches for images that are at hand: of the photos where the split has them, else packed."""
     return PackedBatches if split.photos is None else PhotoBatches
 
 
 def make_views(split: Split, views: Views, rows: np.ndarray, epoch: int, device: torch.device) -> list[Tensor]:
-    """The views of the images at `rows` as training sees them in this epoch, one (B, C, S, S) a view."""
+    """The views of the images at `rows` as training sees them in this epoch, one (B, C, S, S) per view."""
     kind = batches_for(split)
     pixels = [part.to(device) for part in kind.read_pixels(split, views, rows, epoch)]
     return kind.views_of(views, pixels, torch.from_numpy(rows).to(device), epoch)

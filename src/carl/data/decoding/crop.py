@@ -30,7 +30,7 @@ def pool() -> ThreadPoolExecutor:
 
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
-    """One pool a process, since threads do not survive a fork; torchrun's processes share the cores."""
+    """One pool per process, since threads do not survive a fork; torchrun's processes share the cores."""
     threads = max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     return ThreadPoolExecutor(threads, thread_name_prefix=f"crops-{process}")
 

@@ -199,7 +199,8 @@ def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
     if image.size == (width, height):
         return image
     scale = min(image.width / width, image.height / height)  # source pixels a target pixel
-    left, top = (image.width - scale * width) / 2, (image.height - scale * height) / 2
+    # Rounding can leave a hair less than nothing, as for 47 pixels scaled to 46, which Pillow refuses.
+    left, top = max(0.0, image.width - scale * width) / 2, max(0.0, image.height - scale * height) / 2
     box = (left, top, image.width - left, image.height - top)
     return image.resize((width, height), Image.Resampling.BICUBIC, box)
 

@@ -65,7 +65,7 @@ def _checked_size(header: bytes, address: str) -> int:
     except ValueError:
         right, size = False, -1
     if not right or not 0 <= size <= LARGEST_MEMBER:
-        raise UserError(f"{address} is no tar file, or a damaged one; write or download it again")
+        raise UserError(f"{address} is not a tar file, or a damaged one; write or download it again")
     return size
 
 

@@ -1,8 +1,8 @@
-"""The cache of packed images: a folder an entry, which appears whole or not at all.
+"""The cache of packed images: one folder per entry, which appears whole or not at all.
 
 CARL_CACHE/packed/KEY/
   meta.json            format version, source, class names, statistics, notes
-  bad-files.txt        a line for each image left out: name, tab, reason
+  bad-files.txt        one line per image that was left out: name, tab, reason
   train/pixels.npy     (N, H, W, C) uint8, memory-mapped; absent where the source's own file is used
   train/labels.npy     (N,) int64, where there are labels
   train/names.json     where the images were files

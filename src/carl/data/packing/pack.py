@@ -343,7 +343,7 @@ class _PixelWriter:
 
 
 def _usual_side(split: EncodedSplit) -> int:
-    """The median of the shorter sides, but at most DEFAULT_SIDE."""
+    """The median of the shorter sides, at most DEFAULT_SIDE."""
     step = max(1, split.count // _SURVEYED)
     with strict_decoding():
         sizes = [image_size(image.content) for image in islice(split.read(), 0, None, step)]
@@ -352,7 +352,7 @@ def _usual_side(split: EncodedSplit) -> int:
 
 
 def bad_limit(total: int, max_bad: int | None) -> int:
-    """How many files may be bad: what the user said, else one in twenty, but ten of a small source."""
+    """How many files may be bad: what the user said, else one in twenty, and ten of a small source."""
     return max_bad if max_bad is not None else max(10, total // 20)
 
 

@@ -57,7 +57,7 @@ def list_npy(path: Path, name: str) -> Listing:
 
 
 def list_npz(path: Path, name: str) -> Listing:
-    """Arrays by name: `images` and `labels`, or one pair a split, such as `x_train` and `y_train`."""
+    """Arrays by name: `images` and `labels`, or one pair per split, such as `x_train` and `y_train`."""
     try:
         with zipfile.ZipFile(path) as archive:
             keys = [Path(member).stem for member in archive.namelist() if member.endswith(".npy")]
@@ -86,7 +86,7 @@ def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
     """Labels (N,) int64, or an error that says what is wrong with them."""
     values = values.reshape(-1) if values.ndim == 2 and 1 in values.shape else values
     if values.ndim != 1 or len(values) != count:
-        raise UserError(f"{where} has the shape {values.shape} for {count} images; give one label an image")
+        raise UserError(f"{where} has the shape {values.shape} for {count} images; give one label per image")
     if values.dtype.kind not in "iub":
         raise UserError(f"{where} holds {values.dtype}; labels are integers that number the classes from 0")
     return values.astype(np.int64)
@@ -278,4 +278,5 @@ NPZ = Source(
     list=lambda asked: list_npz(asked.place, asked.name),
     recognises=lambda path: is_file(path, ".npz"),
     known_by_name=False,
+    holds_splits=True,
 )

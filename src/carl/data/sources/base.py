@@ -44,4 +44,5 @@ class Source:
     recognises: Callable[[str], bool] = never  # a path, a pattern or an address
     tells: Callable[[os.DirEntry[str]], bool] = never  # the first file that any kind claims decides for its folder
     known_by_name: bool = True  # whether the user types the name of the entry, instead of a path
+    holds_splits: bool = False  # whether one file holds all splits, instead of one with the others beside it
     list_files: Callable[[Request], Listing] | None = None  # for embedding: every file once, under its own path

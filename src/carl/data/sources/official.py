@@ -86,7 +86,7 @@ def _list_cifar(
         raise UserError(f"{folder} has no data_batch_1 to data_batch_5; delete it and run this again")
     names = _value(load_pickle(meta), class_names, meta)
     if not isinstance(names, list) or not all(isinstance(class_name, str) for class_name in names):
-        raise UserError(f"{meta}[{class_names}] is no list of names; download it again")
+        raise UserError(f"{meta}[{class_names}] is not a list of names; download it again")
     return Listing(
         name=name,
         key=files_key((*train, test, meta)),
@@ -122,7 +122,7 @@ def _flat(labels: Any, path: Path) -> np.ndarray:
     if isinstance(labels, np.ndarray):
         return labels
     if not isinstance(labels, list) or not all(isinstance(label, int | np.integer) for label in labels):
-        raise UserError(f"{path} has labels that are no list of whole numbers; download it again")
+        raise UserError(f"{path} has labels that are not a list of whole numbers; download it again")
     return np.array(labels)
 
 
@@ -181,7 +181,7 @@ def _stl_folds(path: Path, count: int) -> tuple[np.ndarray, ...]:
     try:
         folds = tuple(np.array(line.split(), np.int64) for line in lines if line.strip())
     except (ValueError, OverflowError) as error:
-        raise UserError(f"{path} holds something that is no number of an image; download it again") from error
+        raise UserError(f"{path} holds something that is not the number of an image; download it again") from error
     if any(fold.min() < 0 or fold.max() >= count for fold in folds):
         raise UserError(f"{path} names images beyond the {count} of the training split; download it again")
     return folds

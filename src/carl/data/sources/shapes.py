@@ -8,7 +8,7 @@ class away; tests/data/test_shapes.py measures all three.
 Textures are fine, 3 to 6 px a period: coarser ones were tried first, and two views of an image then shared their
 texture more than their figure, so that learning from views learned texture.
 
-Only NumPy, and float32 throughout. `N` images, `S` pixels a side. Coordinates run over [-1, 1], so a figure's
+Only NumPy, and float32 throughout. `N` images, `S` pixels per side. Coordinates run over [-1, 1], so a figure's
 area is out of 4.
 """
 

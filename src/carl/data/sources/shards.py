@@ -79,7 +79,7 @@ class Shards:
                 missing -= 1
             if not missing:
                 return
-        raise UserError(f"{address} has fewer images than when they were counted; start again with another --out")
+        raise UserError(f"{address} has fewer images than when they were counted; restore it, or start again")
 
     def listed(self, shard: int, places: np.ndarray) -> Iterator[EncodedImage]:
         """The same with names, ADDRESS#PLACE."""
@@ -170,7 +170,7 @@ def expand(source: str) -> list[str]:
         raise UserError(f"{source} names no shards; give a pattern such as 'shards/{{00..19}}.tar' or a folder of them")
     wrong = next((address for address in found if not address.lower().endswith(KINDS)), None)
     if wrong is not None:
-        raise UserError(f"{wrong} is no shard; shards end in {' or '.join(KINDS)}")
+        raise UserError(f"{wrong} is not a shard; shards end in {' or '.join(KINDS)}")
     return found
 
 
