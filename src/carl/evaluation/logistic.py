@@ -3,8 +3,10 @@
 Minimised is  mean cross-entropy + penalty / 2 |W|^2  with free biases, which is scikit-learn's LogisticRegression with
 C = 1 / (penalty * N). It is solved by Newton's method; the linear system of a step by conjugate gradients, which need
 only products with the Hessian, preconditioned in the eigenbasis of the features' covariance, where the Hessian is
-nearly diagonal. L-BFGS needs some hundred passes over the data where this needs some ten. Our own, because the fit is 33
-times as fast as scikit-learn's with the same coefficients (`results/benchmarks`), and runs on a GPU too.
+nearly diagonal. L-BFGS needs some hundred passes over the data where this needs some ten.
+
+Our own, because the fit is 33 times as fast as scikit-learn's with the same coefficients (`results/benchmarks`), and
+runs on a GPU too.
 
 Shapes: N images, D features, C classes.
 """
