@@ -1,6 +1,6 @@
 """k-means by Lloyd's iterations, on any device and over any number of processes.
 
-Our own, because scikit-learn's k-means runs on the CPU of one process, and PCL clusters its whole training set every
+Our own, because scikit-learn's k-means runs on the CPU of one process, and PCL clusters all training images every
 epoch.
 
 Shapes: N points of this process, K clusters, D dimensions.
