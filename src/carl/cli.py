@@ -280,9 +280,9 @@ def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None
 def embed(run: Path, images: str, output: Path, split: str | None, force: bool) -> None:
     """Write the embedding of every image to a file.
 
-    IMAGES is a folder, an image, a .parquet, .npy or .npz file, shards such as 'shards/{000..019}.tar', or the name of a
-    data set. Each image gets one row: its path, its embedding and the prototype it chose. Files that cannot be decoded
-    get no row and are listed.
+    IMAGES is a folder, an image, a .parquet, .npy or .npz file, shards such as 'shards/{000..019}.tar', or the name of
+    a data set. Each image gets one row: its path, its embedding and the prototype it chose. Files that cannot be
+    decoded get no row and are listed.
 
     Memory use does not grow with the number of images. If it is interrupted, the same command resumes.
     """
