@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,23 +16,16 @@ from tests.conftest import SMALL, Run
 from tests.data.test_stream import write_tar
 
 
-def test_help_of_every_command_answers_in_under_half_a_second():
-    for command in [[], *[[name] for name in cli.commands]]:
-        took = []
-        for _ in range(3):  # the best of three: other processes may be running
-            start = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-m", "carl", *command, "--help"], capture_output=True, text=True, check=True
-            )
-            took.append(time.perf_counter() - start)
-        assert "Usage: carl" in done.stdout
-        assert min(took) < 0.5, command
-
-
-def test_help_imports_neither_torch_nor_numpy():
-    code = "import sys; from carl.cli import cli; cli(['pretrain', '--help'], standalone_mode=False); "
-    code += "assert not {'torch', 'numpy', 'pydantic'} & set(sys.modules), 'heavy import'"
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+def test_help_of_every_command_imports_neither_torch_nor_numpy():
+    """So that it answers at once: these imports are what takes seconds."""
+    code = (
+        "import sys; from carl.cli import cli\n"
+        "for command in [[], *[[name] for name in cli.commands]]:\n"
+        "    cli([*command, '--help'], standalone_mode=False)\n"
+        "assert not {'torch', 'timm', 'numpy', 'pydantic'} & set(sys.modules), 'heavy import'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.count("Usage: ") == 1 + len(cli.commands)
 
 
 def test_help_lists_commands_in_the_order_of_use_and_each_summary_fits_its_line():
