@@ -1,4 +1,4 @@
-"""A feature is one file and one line: toys from outside of the package work through the command line's own entry point."""
+"""A feature is one file and one line: toys from outside of the package work through the command line itself."""
 
 from __future__ import annotations
 
