@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ import torch
 
 from carl import distributed
 from carl.data.batches.base import Batch
+from carl.data.batches.shuffled import ShuffledBatches
 from carl.errors import UserError
-from carl.training import run as training_run
 from carl.training.learner import Learner
 from tests.conftest import SMALL
 from tests.distributed import processes
@@ -36,7 +36,7 @@ Event = Callable[[], None]
 def watched(arguments: list[str], event: Event | None = None, at_step: int = -1, at_rank: int = 1) -> None:
     """The command, with a line in seen-RANK.txt for each batch and each embedding; `event` happens after a step."""
     rank = os.environ["RANK"]
-    plain_step, plain_map = Learner.take_step, training_run.map_images
+    plain_step, plain_images = Learner.take_step, ShuffledBatches.whole_images
 
     def note(kind: str, where: int, indices: list[int]) -> None:
         with open(f"seen-{rank}.txt", "a") as file:
@@ -50,11 +50,15 @@ def watched(arguments: list[str], event: Event | None = None, at_step: int = -1,
             event()
         return metrics
 
-    def embed(function: Any, split: Any, statistics: Any, size: int, device: Any, rows: np.ndarray) -> torch.Tensor:
-        note("embed", 0, rows.tolist())
-        return plain_map(function, split, statistics, size, device, rows)
+    def whole_images(batches: ShuffledBatches) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for rows, pixels in plain_images(batches):
+            note("embed", 0, rows.tolist())
+            yield rows, pixels
 
-    with mock.patch.object(Learner, "take_step", step), mock.patch.object(training_run, "map_images", embed):
+    with (
+        mock.patch.object(Learner, "take_step", step),
+        mock.patch.object(ShuffledBatches, "whole_images", whole_images),
+    ):
         processes.command(*arguments)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from carl.config import Layer, merge
 from carl.errors import UserError
+from carl.methods.build import read_config
 from carl.training.plan import Plan, PretrainRequest, plan
 from carl.training.run import carry_out
 from tests.conftest import SMALL, Run
@@ -64,7 +65,7 @@ def test_a_plan_that_resumes_has_the_configuration_of_the_run_and_knows_if_it_ge
     planned = resumed(run)
     assert planned.resumed is not None
     assert (planned.resumed.path, planned.extended_from, planned.config.train.epochs) == (run, None, 1)
-    assert planned.config == planned.resumed.read_config()
+    assert planned.config == read_config(planned.resumed)
     longer = resumed(run, epochs=3)
     assert (longer.extended_from, longer.config.train.epochs) == (1, 3)
     with pytest.raises(UserError, match=r"another configuration \(train.seed: 0 -> 1\)"):
