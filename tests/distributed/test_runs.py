@@ -50,7 +50,7 @@ def watched(arguments: list[str], event: Event | None = None, at_step: int = -1,
             event()
         return metrics
 
-    def whole_images(batches: ShuffledBatches) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def noted(batches: ShuffledBatches) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         for rows, pixels in plain_images(batches):
             note("embed", 0, rows.tolist())
             yield rows, pixels
