@@ -57,7 +57,7 @@ def watched(arguments: list[str], event: Event | None = None, at_step: int = -1,
 
     with (
         mock.patch.object(Learner, "take_step", step),
-        mock.patch.object(ShuffledBatches, "whole_images", whole_images),
+        mock.patch.object(ShuffledBatches, "whole_images", noted),
     ):
         processes.command(*arguments)
 
