@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,17 +15,20 @@ from tests.conftest import SMALL, Run
 from tests.data.test_stream import write_tar
 
 
-def test_help_of_every_command_answers_in_under_half_a_second():
+def test_help_of_every_command_takes_under_half_a_second_of_computing():
+    resource = pytest.importorskip("resource")  # the processor's time: other processes may be running
+
+    def computed() -> float:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return float(used.ru_utime + used.ru_stime)
+
     for command in [[], *[[name] for name in cli.commands]]:
-        took = []
-        for _ in range(3):  # the best of three: other processes may be running
-            start = time.perf_counter()
-            done = subprocess.run(
-                [sys.executable, "-m", "carl", *command, "--help"], capture_output=True, text=True, check=True
-            )
-            took.append(time.perf_counter() - start)
+        start = computed()
+        done = subprocess.run(
+            [sys.executable, "-m", "carl", *command, "--help"], capture_output=True, text=True, check=True
+        )
         assert "Usage: carl" in done.stdout
-        assert min(took) < 0.5, command
+        assert computed() - start < 0.5, command
 
 
 def test_help_imports_neither_torch_nor_numpy():

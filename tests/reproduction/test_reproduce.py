@@ -30,7 +30,7 @@ def test_the_papers_scale_refuses_data_that_are_not_the_papers(carl: Run, small_
 
 
 def test_data_that_no_run_can_have_are_an_error_before_the_first(carl: Run, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduce, "load_data", refused)
+    monkeypatch.setattr(reproduce, "load_data_for", refused)
     ended = carl("reproduce", "linear", "--out", "repro", "--data-root", tmp_path)
     assert (ended.returncode, ended.stderr) == (2, "carl: no such data\n")
     assert not (tmp_path / "repro").exists()
@@ -46,7 +46,7 @@ def test_data_that_some_runs_cannot_have_are_said_before_the_first(monkeypatch, 
             raise UserError("no such data")
         return mock.Mock(training_images=10_000)
 
-    monkeypatch.setattr(reproduce, "load_data", only_cifar10)
+    monkeypatch.setattr(reproduce, "load_data_for", only_cifar10)
     said: list[str] = []
     plans = find_plans("all", CPU)
     reproduce.check_data(distinct_jobs(plans), None, CPU, said.append)
