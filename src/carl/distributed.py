@@ -23,22 +23,35 @@ from torch.distributed.rendezvous import rendezvous
 from carl.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # torch's: to pack a large data set may take the first process so long
-_apart = False  # whether this process computes by itself although there are others
+_alone = False  # whether this process computes as if there were no others
 
 
 def world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _apart else 1
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() and not _alone else 1
 
 
 @contextmanager
-def apart(value: bool = True) -> Iterator[None]:
-    """Inside, each process computes as if it were alone; with False, together again."""
-    global _apart
-    before, _apart = _apart, value
+def computing_alone() -> Iterator[None]:
+    """Inside, each process computes as if it were the only one."""
+    with _computing(alone=True):
+        yield
+
+
+@contextmanager
+def computing_together() -> Iterator[None]:
+    """Inside, the processes share the work, even where this stands within `computing_alone`."""
+    with _computing(alone=False):
+        yield
+
+
+@contextmanager
+def _computing(alone: bool) -> Iterator[None]:
+    global _alone
+    before, _alone = _alone, alone
     try:
         yield
     finally:
-        _apart = before
+        _alone = before
 
 
 def rank() -> int:
@@ -171,7 +184,7 @@ class _Sum(torch.autograd.Function):
 @torch.no_grad()
 def copy_from_main(module: nn.Module) -> None:
     """Give every process the weights and buffers of the main one."""
-    with apart(False):
+    with computing_together():
         if world_size() > 1:
             for value in module.state_dict().values():
                 dist.broadcast(value, 0)

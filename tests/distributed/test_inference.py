@@ -137,7 +137,7 @@ def map_few() -> None:
     distributed.start(CPU)
     split = some_images(2)
     found = map_images_together(Mean(), split, STATISTICS, 8, CPU)
-    with distributed.apart():
+    with distributed.computing_alone():
         expected = features.map_images(Mean(), split, STATISTICS, 8, CPU)
     torch.testing.assert_close(found, expected)
     distributed.stop()
@@ -173,7 +173,7 @@ def linear_with_two_rates() -> None:
         made.append(self)
 
     recipe = LinearRecipe(epochs=3, rates=(3.0, 0.3), batch_size=8)  # the last batch has two images
-    with mock.patch.object(Classifiers, "__init__", init), noting_batches(), distributed.apart():
+    with mock.patch.object(Classifiers, "__init__", init), noting_batches(), distributed.computing_alone():
         result = linear_evaluation(Mean(), data, recipe, seed=0)
     torch.save([made[0].weight, made[0].bias, torch.tensor(result.accuracy.top1)], f"{os.environ['RANK']}.pt")
     distributed.stop()
@@ -220,7 +220,7 @@ def fine_tune() -> None:
         trained.append(model)
 
     keeping = mock.patch.object(fine_tuning, "_train", train_and_keep)
-    with keeping, noting_batches(), distributed.apart():
+    with keeping, noting_batches(), distributed.computing_alone():
         result = fine_tuning.finetune(encoder, data, recipe, 1.0, seed=0)
     weights = {**trained[0].state_dict(), "top1": torch.tensor(result.accuracy.top1)}
     start = {f"0.{name}": value for name, value in encoder.state_dict().items()}

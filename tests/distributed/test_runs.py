@@ -314,9 +314,9 @@ def compare_texts() -> None:
     values = torch.tensor([1.0, float(distributed.rank())]), torch.tensor([[3.0]], dtype=torch.float64)
     distributed.average_(values)
     assert values[0].tolist() == [1.0, 0.5]
-    with distributed.apart():
+    with distributed.computing_alone():
         assert distributed.world_size() == 1
-        with distributed.apart(False):
+        with distributed.computing_together():
             assert distributed.world_size() == 2
     with pytest.raises(UserError, match="process 0 has the number 0 and process 1 has 1; all machines"):
         distributed.check_agreement("the number", str(distributed.rank()))

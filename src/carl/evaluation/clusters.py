@@ -82,7 +82,7 @@ def cluster_features(
 
 def kmeans_together(points: Tensor, clusters: int, iterations: int, restarts: int, seed: int) -> tuple[Tensor, Tensor]:
     """Centroids and the cluster of every point, which all processes have; each of them works on its share."""
-    with distributed.apart(False):
+    with distributed.computing_together():
         places = torch.arange(len(points), device=points.device)
         mine = places.tensor_split(distributed.world_size())[distributed.rank()]
         fit = kmeans(points[mine], clusters, seed, iterations, restarts)

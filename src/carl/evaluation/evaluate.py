@@ -50,7 +50,7 @@ def evaluate(request: EvaluationRequest) -> Result:
             return dict(json.loads(stored))
     start = time.monotonic()
     # Features, votes, k-means and all training are shared out where they are made; the rest is quick.
-    with distributed.apart():
+    with distributed.computing_alone():
         result |= measure(evaluation, encoder)
     result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
     result["machine"] = machine(hardware(device))

@@ -66,7 +66,7 @@ def map_images_together(
     centre: float = 1.0,
 ) -> Tensor:
     """As `map_images` of all images, each process of the group making its share; all get the whole."""
-    with distributed.apart(False):
+    with distributed.computing_together():
         if distributed.world_size() == 1:
             return map_images(function, split, statistics, image_size, device, progress=progress, centre=centre)
         rows = np.arange(distributed.rank(), len(split), distributed.world_size())

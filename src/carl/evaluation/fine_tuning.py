@@ -39,7 +39,7 @@ def finetune(
     torch.manual_seed(seed)  # for dropout, where the encoder has it
     head = classifier(data.features(encoder, part), data.classes)
     model = nn.Sequential(copy.deepcopy(encoder), head.to(data.device))
-    with distributed.apart(False):  # each process takes its share of every batch
+    with distributed.computing_together():  # each process takes its share of every batch
         if distributed.world_size() > 1:
             share_batch_norm(model, data.device)
         _train(model, data.batches(part, recipe.batch_size, seed, smallest=2), recipe, data)

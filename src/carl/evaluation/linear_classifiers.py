@@ -75,7 +75,7 @@ def linear_evaluation(encoder: nn.Module, data: EvaluationData, recipe: LinearRe
     with frozen(encoder):
         test = data.features(encoder, data.test)
         classifiers = Classifiers(rates, test.shape[1], data.classes, recipe.momentum, seed)
-        with distributed.apart(False):  # each process takes its share of every batch through the encoder
+        with distributed.computing_together():  # each process takes its share of every batch through the encoder
             _train(encoder, data, recipe, classifiers, torch.from_numpy(held).to(data.device), blind, seed)
         scores = classifiers.scores(test.to(data.device)).float().cpu()[: len(recipe.rates)]
         if not several:

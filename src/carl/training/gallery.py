@@ -24,7 +24,7 @@ from carl.config import Config
 from carl.data.batches.packed import make_views
 from carl.data.dataset import Dataset, Split
 from carl.data.facts import DataFacts
-from carl.distributed import apart
+from carl.distributed import computing_alone
 from carl.evaluation.features import extract_features, frozen, map_images
 from carl.methods import Method
 from carl.methods.build import random_encoder
@@ -145,7 +145,7 @@ def clusters(features: Tensor, classes: int) -> dict[str, np.ndarray]:
     unit = F.normalize(features, dim=1)
     fewest, most = CLUSTERS
     wanted = min(max(10 * classes, fewest), most) if classes else 100
-    with apart():  # only the main process makes a gallery
+    with computing_alone():  # only the main process makes a gallery
         found = kmeans(unit, min(wanted, max(1, len(unit) // 2)), seed=0)
     grouping = Grouping(found.centroids - unit.mean(0))
     grouping.add(unit @ F.normalize(found.centroids, dim=1).T)

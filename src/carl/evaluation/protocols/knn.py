@@ -28,7 +28,7 @@ def measure(
     place = data.feature_device
     train, test = (data.cached_features(encoder, split) for split in (data.train, data.test))
     labels, truth = torch.from_numpy(data.train_labels), torch.from_numpy(data.test_labels)
-    with distributed.apart(False):
+    with distributed.computing_together():
         share = slice(distributed.rank(), None, distributed.world_size())
         scores = knn_scores(
             train.to(place), labels.to(place), test[share].to(place), NEIGHBOURS, TEMPERATURE, data.classes
