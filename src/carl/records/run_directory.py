@@ -84,8 +84,9 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         run = cls(path)
         if not run.exists:
-            why = "it has no config.toml" if path.exists() else "it does not exist"
-            raise UserError(f"{path} is not a run directory ({why}); give the directory that `carl pretrain` printed")
+            missing = "does not exist, so it is not a run directory"
+            what = "is not a run directory: it has no config.toml" if path.exists() else missing
+            raise UserError(f"{path} {what}; give the directory that `carl pretrain` printed")
         return run
 
     @classmethod
