@@ -75,7 +75,7 @@ class Method(nn.Module):
 
     @classmethod
     def prototype_count(cls, config: Config) -> int | None:
-        """How many prototypes `log_assignments` chooses from, for methods that have prototypes."""
+        """How many prototypes the method learns; None if it learns none (PCL's are clusters, found by k-means)."""
         return None
 
     def represent(self, batch: Batch) -> Tensor:

@@ -168,11 +168,6 @@ class PCL(Method):
         clusters = [] if found == usual else [f"clusterings of {found} clusters, not {usual}: {data}"]
         return clusters + ([f"a queue of {queue} keys, not PCL's {NEGATIVES}: {data}"] if queue < NEGATIVES else [])
 
-    @classmethod
-    def prototype_count(cls, config: Config) -> int:
-        """Those of the first clustering, which stands for all of them where one is asked for."""
-        return PclOptions.of(config).clusters[0]
-
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""
         queries = self.embed(batch.views[0])
