@@ -20,7 +20,8 @@ from carl.data import open_dataset
 from carl.data.batches import photos
 from carl.data.batches.packed import Batches, make_views
 from carl.errors import UserError
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 
 @pytest.fixture

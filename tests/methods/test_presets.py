@@ -17,7 +17,7 @@ from carl.methods.paper import fitting_clusters
 from carl.methods.pcl import PCL
 from carl.training.pretrain import plan
 from carl.views.configured import build_views
-from carl.views.views import pipeline
+from carl.views.recipes import pipeline
 
 
 def facts(name: str = "cifar10", images: int = 50_000, classes: int = 10) -> DataFacts:

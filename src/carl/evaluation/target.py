@@ -19,6 +19,7 @@ from carl.methods import Method, find_method
 from carl.methods.build import load_data_for, random_encoder, with_absolute_paths, without_init
 from carl.models.encoders import build_encoder, load_weights, read_weights
 from carl.records.run_directory import DataRecord, RunDirectory, check_finite, read_weights_into
+from carl.views.configured import check_views
 
 RANDOM = "random"
 DEVICE = ("train", "device")
@@ -64,6 +65,7 @@ def find_target(name: str, data: str | None, backbone: str | None, layer: Layer)
         raise UserError(f"{name} says nothing of its data; give --data, for example --data cifar10")
     given: Layer = {"data": {"source": data}, "model": {} if backbone is None else {"backbone": backbone}}
     config = resolve([with_absolute_paths(merge([given, layer]))], find_method("carl").Options)
+    check_views(config.views)
     weights = None if name == RANDOM else path
     if weights is not None:
         config = _with_fitting_stem(config, weights)

@@ -17,7 +17,7 @@ from carl.data.batches.stream import StreamBatches, check_lanes, choose_lanes
 from carl.data.dataset import Dataset, PackedImages, Split
 from carl.data.facts import DataFacts
 from carl.data.sources.shards import Shards
-from carl.errors import UserError, suggestion
+from carl.errors import UserError
 from carl.evaluation.features import frozen, map_images
 from carl.methods import Method, find_method
 from carl.methods.build import load_data_for
@@ -30,8 +30,8 @@ from carl.training.gallery import write_gallery
 from carl.training.journal import Journal, check_sinks
 from carl.training.loop import Trainer
 from carl.training.probe import Probe
-from carl.views.configured import build_views
-from carl.views.views import PIPELINES, Views
+from carl.views.configured import build_views, check_views
+from carl.views.views import Views
 
 # What may change between the parts of a run: none of it has a say in the weights.
 FREE_ON_RESUME = ("log.", "probe.", "train.device", "train.keep_epochs", "train.checkpoint_steps", "data.root")
@@ -44,10 +44,7 @@ def plan(layer: Layer) -> tuple[Config, Dataset, DataFacts]:
     """
     method = find_method(str(merge([layer]).get("method", {}).get("name", "carl")))
     config = resolve([layer], method.Options)
-    if config.views.pipeline not in PIPELINES:
-        raise UserError(
-            f"unknown views.pipeline={config.views.pipeline!r}{suggestion(config.views.pipeline, PIPELINES)}"
-        )
+    check_views(config.views)
     check_text("data.source", config.data.source)
     check_sinks(config.log)
     dataset = load_data_for(config)

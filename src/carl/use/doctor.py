@@ -22,7 +22,8 @@ from carl.methods import find_method
 from carl.methods.build import build_method
 from carl.optim import build_optimizer
 from carl.records.run_directory import processor
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 Row = tuple[str, str]
 

@@ -22,7 +22,8 @@ from carl.evaluation.features import frozen
 from carl.methods import Method
 from carl.methods.build import build_method, load_data_for, without_init
 from carl.records.run_directory import DataRecord, RunDirectory, read_weights_into
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 if TYPE_CHECKING:
     from PIL import Image
