@@ -27,7 +27,8 @@ from torch import Tensor
 from benchmarks.views import torchvision_transform
 from carl.data import open_dataset
 from carl.data.batches.photos import PhotoBatches
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 WIDTH, HEIGHT = 1500, 1000
 BATCH = 100

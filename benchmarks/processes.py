@@ -38,7 +38,8 @@ from carl.data.facts import DataFacts
 from carl.methods import METHODS
 from carl.methods.swav import SwavOptions
 from carl.training.learner import Learner
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 IMAGES, SIZE, BATCH = 2048, 32, 256
 FACTS = DataFacts(name="benchmark", images=IMAGES, channels=3, image_size=SIZE, classes=10)

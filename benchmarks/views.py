@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from carl.views.views import ViewRecipe, Views
+from carl.views.operations.blur import a_tenth
+from carl.views.recipes import ViewRecipe
+from carl.views.views import Views
 
 Engine = Callable[[], object]  # makes one view of every image
 
@@ -52,7 +54,7 @@ def torchvision_transform(side: int) -> Callable[[Any], torch.Tensor]:
     """SimCLR's view of a PIL image, as written with torchvision's transforms."""
     from torchvision import transforms as T
 
-    taps = ViewRecipe(side).taps
+    taps = a_tenth(side)
     view: Callable[[Any], torch.Tensor] = T.Compose(
         [
             T.RandomResizedCrop(side, scale=(0.08, 1.0)),
@@ -78,7 +80,7 @@ def torchvision(images: np.ndarray, side: int) -> Engine:
 def torchvision_v2(images: np.ndarray, side: int) -> Engine:
     from torchvision.transforms import v2 as T
 
-    taps = ViewRecipe(side).taps
+    taps = a_tenth(side)
     view = T.Compose(
         [
             T.RandomResizedCrop(side, scale=(0.08, 1.0), antialias=True),
@@ -107,7 +109,7 @@ def lightly(images: np.ndarray, side: int) -> Engine:
 def kornia(images: np.ndarray, side: int) -> Engine:
     from kornia import augmentation as K
 
-    taps = ViewRecipe(side).taps
+    taps = a_tenth(side)
     view = K.AugmentationSequential(
         K.RandomResizedCrop((side, side), scale=(0.08, 1.0)),
         K.RandomHorizontalFlip(),
@@ -127,7 +129,7 @@ def albumentations(images: np.ndarray, side: int) -> Engine:
     from albumentations.pytorch import ToTensorV2
 
     cv2.setNumThreads(torch.get_num_threads())
-    taps = ViewRecipe(side).taps
+    taps = a_tenth(side)
     view = A.Compose(
         [
             A.RandomResizedCrop((side, side), scale=(0.08, 1.0)),

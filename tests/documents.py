@@ -164,10 +164,16 @@ def tables_of_values() -> dict[tuple[str, str], list[tuple[str, str]]]:
     """(page, heading) -> rows, for every section of the configuration and the options of every method."""
     from carl.config import Config, MethodOptions
     from carl.methods import METHODS
+    from carl.views.operations import OPERATIONS
 
     common = tuple(MethodOptions.model_fields)
     sections = {name: field.annotation for name, field in Config.model_fields.items() if name != "method"}
     found = {("configuration.md", f"## {name}"): field_rows(model, name) for name, model in sections.items()}
+    found["configuration.md", "## views"] += [  # the pipeline has a value for what the user leaves unset
+        (f"| `views.{option}` | unset | ", field.description or "")
+        for operation in OPERATIONS.values()
+        for option, field in operation.model_fields.items()
+    ]
     for name, method in METHODS.items():
         found["methods.md", f"## {name}"] = field_rows(method.Options, "method", common)
     return found

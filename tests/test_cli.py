@@ -71,6 +71,8 @@ def test_every_option_tells_its_default_or_what_it_is_for():
         (["pretrain", "DATA", "--init", "none.pth", "--batch-size", "8"], ["none.pth", "not a file"]),
         (["pretrain", "DATA", "--config", "none.toml"], ["none.toml", "cannot read"]),
         (["pretrain", "DATA", "--set", "views.pipeline=simcrl"], ["simcrl", "did you mean 'simclr'"]),
+        (["pretrain", "DATA", "--set", "views.bluur=1"], ["unknown key views.bluur", "did you mean 'blur'"]),
+        (["eval", "random", "--data", "DATA", "--set", "views.bluur=1"], ["views.bluur", "did you mean 'blur'"]),
         (["pretrain", "DATA", "--set", "train.device=tpu", "--batch-size", "8"], ["tpu", "use auto"]),
         (["pretrain", "DATA", "--image-size", "2"], ["data.image_size=2", "greater than or equal to 8"]),
         (["pretrain", "DATA", "--resume", "auto"], ["--resume auto", "--out"]),

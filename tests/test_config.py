@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,21 @@ def test_later_layers_win_key_by_key():
 
 def test_toml_round_trips():
     config = resolve([DATA, {"train": {"keep_epochs": [1, 2]}, "method": {"prototypes": 30}}], CarlOptions)
-    import tomllib
-
     assert resolve([tomllib.loads(to_toml(config))], CarlOptions) == config
+
+
+def test_options_of_view_operations_round_trip_and_differ_like_all_others():
+    given = {"views": {"blur_sigma": [0.5, 2], "grey": 0.1, "hue": None}}
+    config = resolve([DATA, {"views": {"hue": 0.3}}, given], CarlOptions)
+    assert config.views.of_operations == {"blur_sigma": (0.5, 2), "grey": 0.1}
+    assert resolve([tomllib.loads(to_toml(config))], CarlOptions) == config
+    assert resolve([config.model_dump()], CarlOptions) == config
+    other = resolve([DATA, {"views": {"blur_sigma": (0.5, 2.0), "grey": 0.2}}], CarlOptions)
+    assert differences(config, other) == ["views.grey: 0.1 -> 0.2"]
+    assert differences(resolve([DATA], CarlOptions), other) == [
+        "views.blur_sigma: None -> [0.5, 2.0]",
+        "views.grey: None -> 0.2",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +53,7 @@ def test_toml_round_trips():
         ({"optim": {"name": "adam"}}, ["optim.name='adam'", "adamw"]),
         ({"method": {"prototypes": 1}}, ["method.prototypes=1", "greater than or equal to 2"]),
         ({"method": {"prototype": 10}}, ["method.prototype", "did you mean 'prototypes'"]),
-        ({"views": {"blur_kernel": 4}}, ["blur_kernel=4", "odd", "5"]),
+        ({"views": {"crop_min": 2}}, ["views.crop_min=2", "less than or equal to 1"]),
         ({"train": 3}, ["'train'", "train.KEY"]),
     ],
 )

@@ -20,6 +20,8 @@ import pytest
 import carl
 from carl.cli import cli
 from carl.config import Config, parse_assignments, resolve
+from carl.views.configured import check_views
+from carl.views.operations import option_owners
 from tests import documents
 from tests.browser import browser, find_browser
 from tests.conftest import Run
@@ -122,7 +124,7 @@ def check_settings(parameters: dict[str, Any]) -> None:
 
     layer = parse_assignments(parameters.get("assignments") or ())
     method = find_method(parameters.get("method") or layer.get("method", {}).get("name", "carl"))
-    resolve([{"data": {"source": "x"}}, layer], method.Options)
+    check_views(resolve([{"data": {"source": "x"}}, layer], method.Options).views)
     named = (parameters.get("methods") or "carl").split(",")
     assert set(named) <= set(METHODS)
 
@@ -148,7 +150,8 @@ def test_a_wrong_flag_or_key_or_program_is_noticed():
     block = Block("a page", 1, "sh", "", None)
     for line in (
         "carl pretrain photos/ --epoch 3", "carl train photos/", "carl data show x", "carl eval RUN --protocol magic",
-        "carl pretrain photos/ --set train.epoch=3", "carl pretrain photos/ --set method.predictor_dim=3",
+        "carl pretrain photos/ --set train.epoch=3", "carl pretrain photos/ --set views.bluur=0.3",
+        "carl pretrain photos/ --set method.predictor_dim=3",
         "carl compare shapes --methods carl,simclear", "make dmo", "pip install 'carl-ssl[onxx]'", "curl address",
         "torchrun --nproc-per-node 2 -m carl pretrain photos/", "python -m benchmarks.nothing",
     ):  # fmt: skip
@@ -467,6 +470,7 @@ def test_values_and_flags_that_the_text_names_exist():
 
     keys = {f"{section}.{key}" for section, field in Config.model_fields.items() for key in field_names(field)}
     keys |= {f"method.{key}" for method in METHODS.values() for key in method.Options.model_fields}
+    keys |= {f"views.{key}" for key in option_owners()}
     options = [option for command in all_commands().values() for option in command.params]
     flags = {name for option in options for name in (*option.opts, *option.secondary_opts)}
     flags |= {"--help", "--version", "--max-restarts"}  # the last is torchrun's

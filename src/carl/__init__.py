@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from carl.models.heads import Prototypes
     from carl.optim import lambda_schedule
     from carl.use.encoder import load_encoder
+    from carl.views.recipes import pipeline as view_pipeline
     from carl.views.views import Views
-    from carl.views.views import pipeline as view_pipeline
 
 __version__ = version("carl-ssl")
 
@@ -51,7 +51,7 @@ _HOMES = {  # public name: module, and its name there
     "open_dataset": ("carl.data.open", "open_dataset"),
     "pretrain": ("carl.api", "pretrain"),
     "prior_threshold": ("carl.methods.prior", "prior_threshold"),
-    "view_pipeline": ("carl.views.views", "pipeline"),
+    "view_pipeline": ("carl.views.recipes", "pipeline"),
 }
 
 

@@ -2,7 +2,7 @@
 
 A configuration is built from layers, later ones winning: defaults here, the method's preset for the data, a
 TOML file, `--set section.key=value`, and the command's own flags. The options of a method are declared in the
-method's own file, as a subclass of `MethodOptions`.
+method's own file, as a subclass of `MethodOptions`; those of a view operation in the operation's file.
 """
 
 from __future__ import annotations
@@ -60,30 +60,32 @@ class DataConfig(Section):
 
 
 class ViewsConfig(Section):
-    """Options that are unset keep the pipeline's own values."""
+    """Options that are unset keep the pipeline's own values.
+
+    The operations in `carl/views/operations/` declare all other keys of this section. They import torch, so their
+    keys and values are checked by `carl.views.configured.check_views`, not here.
+    """
+
+    model_config = ConfigDict(extra="allow")
 
     pipeline: str = Field("simclr", description="Named augmentation pipeline.")
     crop_min: float | None = Field(
         None, gt=0, le=1, description="Smallest area of a crop, as a part of the image. Large views only."
     )
-    jitter_strength: float | None = Field(
-        None, ge=0, description="Factor on the pipeline's colour jitter. The paper leaves the strength open."
-    )
-    hue: float | None = Field(
-        None, ge=0, le=0.5, description="Largest shift of the hue, in turns of the colour circle."
-    )
-    grey: Probability | None = Field(None, description="Probability of a greyscale view.")
-    blur: Probability | None = Field(None, description="Probability of Gaussian blur.")
-    blur_sigma: tuple[float, float] | None = Field(
-        None, description="Smallest and largest width of the blur, in pixels."
-    )
-    blur_kernel: int | None = Field(None, ge=3, description="Side of the blur kernel, odd. Unset: 10% of the view.")
 
-    @model_validator(mode="after")
-    def _odd_kernel(self) -> ViewsConfig:
-        if self.blur_kernel is not None and self.blur_kernel % 2 == 0:
-            raise ValueError(f"blur_kernel={self.blur_kernel} must be odd; use {self.blur_kernel + 1}")
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _set_and_frozen(cls, values: Any) -> Any:
+        """Options of operations without those that are unset, and with tuples for lists."""
+        if not isinstance(values, dict):
+            return values
+        kept = {key: value for key, value in values.items() if value is not None or key in cls.model_fields}
+        return {key: tuple(value) if isinstance(value, list) else value for key, value in kept.items()}
+
+    @property
+    def of_operations(self) -> dict[str, Any]:
+        """The options of operations that are set."""
+        return dict(self.model_extra or {})
 
 
 class ModelConfig(Section):
@@ -258,11 +260,11 @@ def merge(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 def resolve(layers: Sequence[Layer], options: type[MethodOptions]) -> Config:
     """The configuration that the layers give, or a UserError that names the first value that breaks a rule."""
     merged = merge(layers)
-    method = _validated(options, merged.pop("method", {}), "method.")
-    return _validated(Config, {**merged, "method": method}, "")
+    method = validated(options, merged.pop("method", {}), "method.")
+    return validated(Config, {**merged, "method": method}, "")
 
 
-def _validated(model: type[Model], values: Mapping[str, Any], prefix: str) -> Model:
+def validated(model: type[Model], values: Mapping[str, Any], prefix: str) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:

@@ -9,7 +9,8 @@ import torch
 from carl.data.batches.packed import PackedBatches
 from carl.data.dataset import PackedImages, Split
 from carl.errors import UserError
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 
 def batches(images: int, drop_last: bool, rank: int = 0, ranks: int = 1, equal_shares: bool = True) -> PackedBatches:

@@ -22,7 +22,8 @@ from carl.data.batches.photos import PhotoBatches
 from carl.data.decoding import crop
 from carl.data.photo_images import PhotoImages
 from carl.errors import UserError
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from carl.data.decoding import tar
 from carl.data.listing import silent
 from carl.data.sources.shards import Shards, _stated_sizes, count_images, expand, find_shards, names_shards, read_images
 from carl.errors import UserError
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 
 def encoded(number: int, kind: str = "PNG") -> bytes:

@@ -27,7 +27,8 @@ from carl.methods.pcl import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
 from carl.training.learner import Learner
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 from tests.distributed import processes
 
 Norm = Literal["none", "shared"]

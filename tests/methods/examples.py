@@ -14,7 +14,8 @@ from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.data.sources.shapes import make_shapes
 from carl.methods import METHODS, Method
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 IMAGES, SIZE, EPOCHS = 64, 16, 8
 EPOCH, PROGRESS = 4, 0.5  # by then nothing waits for its epoch any more

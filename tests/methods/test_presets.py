@@ -16,7 +16,7 @@ from carl.methods.moco import MoCo, fitting_queue
 from carl.methods.paper import fitting_clusters
 from carl.methods.pcl import PCL
 from carl.training.plan import PretrainRequest, plan
-from carl.views.views import pipeline
+from carl.views.recipes import pipeline
 
 
 def facts(name: str = "cifar10", images: int = 50_000, classes: int = 10) -> DataFacts:

@@ -20,7 +20,11 @@ from PIL import Image
 from carl.config import SECTIONS, Config, parse_assignments, resolve, to_toml
 from carl.errors import UserError
 from carl.methods import METHODS
-from carl.views.views import STRONGEST, ViewRecipe, Views
+from carl.views.configured import check_views
+from carl.views.operations import option_owners
+from carl.views.operations.jitter import STRONGEST
+from carl.views.recipes import ViewRecipe
+from carl.views.views import Views
 from tests.reliability.conftest import assert_refused, call, listed
 from tests.reliability.world import DAMAGES, FORMATS, encoded, make_world
 
@@ -546,6 +550,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
     st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
 )
 KEYS = {section: sorted(Config.model_fields[section].annotation.model_fields) for section in SECTIONS}  # type: ignore[union-attr]
+KEYS["views"] += sorted(option_owners())
 
 
 @st.composite
@@ -564,7 +569,13 @@ def layers(draw: st.DrawFn) -> tuple[str, dict[str, dict[str, Any]]]:
 @settings(max_examples=300, deadline=None)
 def test_any_configuration_is_refused_in_one_line_or_survives_being_written(drawn: tuple[str, dict[str, Any]]):
     name, layer = drawn
-    config, said = outcome(lambda: resolve([layer], METHODS[name].Options))
+
+    def checked() -> Config:
+        config = resolve([layer], METHODS[name].Options)
+        check_views(config.views)
+        return config
+
+    config, said = outcome(checked)
     if config is None:
         assert said
         assert "\n" not in said
@@ -616,8 +627,9 @@ def test_any_parameters_of_a_view_are_refused_or_give_finite_pixels_in_range(
 ):
     flip, jitter, grey, blur, solarise = probabilities
     brightness, contrast, saturation = strengths
-    given = (crop_area, crop_aspect, flip, jitter, brightness, contrast, saturation, hue, grey, blur, sigma, kernel)
-    recipe, said = outcome(lambda: ViewRecipe(size, *given, solarise, centre=centre))
+    colours = {"jitter": jitter, "brightness": brightness, "contrast": contrast, "saturation": saturation, "hue": hue}
+    others = {"grey": grey, "blur": blur, "blur_sigma": sigma, "blur_kernel": kernel, "solarise": solarise}
+    recipe, said = outcome(lambda: ViewRecipe(size, crop_area, crop_aspect, flip, centre=centre, **colours, **others))
     if recipe is None:
         assert said
         assert "\n" not in said

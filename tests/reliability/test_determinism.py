@@ -32,7 +32,8 @@ from carl.methods import METHODS, Method
 from carl.optim import build_optimizer, set_rate
 from carl.training.plan import PretrainRequest, plan
 from carl.training.run import carry_out
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 from tests.methods.examples import EPOCHS, FACTS, IMAGES, SIZE, SMALL, TINY, settings
 from tests.reliability.world import make_tars
 

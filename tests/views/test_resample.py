@@ -9,7 +9,7 @@ import torchvision.transforms.functional as F
 from PIL import Image
 from torch.nn.functional import interpolate
 
-from carl.views.resample import crop_taps, gaussian_blur_, gaussian_kernels, reflection, resample
+from carl.views.resample import crop_taps, resample
 
 LEVEL = 1 / 255  # one step of an 8-bit pixel
 BOXES = [(0, 0, 32, 40), (3, 5, 20, 9), (31, 39, 1, 1), (0, 7, 2, 33), (10, 0, 22, 40), (5, 5, 16, 16)]
@@ -81,24 +81,3 @@ def test_taps_are_the_response_of_interpolate_to_unit_impulses(size):
         torch.testing.assert_close(weights[:, start : start + extent], response.T)
         assert not weights[:, :start].any()
         assert not weights[:, start + extent :].any()
-
-
-@pytest.mark.parametrize(("size", "taps"), [(16, 3), (32, 3), (96, 9), (200, 21), (224, 23), (4, 7)])
-def test_blur_equals_torchvision_for_every_sigma(size, taps):
-    images = noise(4, 3, size, size) / 255
-    sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
-    reads = reflection(taps, size, torch.device("cpu"))
-    for image, s, view in zip(images, sigma, gaussian_blur_(images.clone(), sigma, reads), strict=True):
-        theirs = F.gaussian_blur(image, [taps, taps], [float(s), float(s)])
-        assert (view - theirs).abs().max() < 0.01 * LEVEL
-
-
-def test_blur_weights_of_each_pixel_sum_to_one():
-    kernels = gaussian_kernels(torch.tensor([0.3, 5.0]), 9)
-    sums = (kernels @ reflection(9, 12, torch.device("cpu"))).view(2, 12, 12).sum(dim=2)
-    torch.testing.assert_close(sums, torch.ones_like(sums))
-
-
-def test_a_kernel_that_reaches_past_the_border_is_refused():
-    with pytest.raises(ValueError, match="blur_kernel=9"):
-        reflection(9, 4, torch.device("cpu"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -12,20 +13,10 @@ import torchvision.transforms.functional as F
 from torch._subclasses import FakeTensorMode
 from torchvision.transforms import RandomResizedCrop
 
-from carl.errors import UserError
-from carl.views.views import (
-    PIPELINES,
-    ViewParameters,
-    ViewRecipe,
-    Views,
-    draw_view,
-    make_grouped,
-    make_masked,
-    pipeline,
-)
+from carl.views.recipes import PIPELINES, ViewRecipe, pipeline
+from carl.views.views import ViewParameters, Views, make_grouped, make_masked
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.25, 0.2, 0.3)
-PLAIN = {"flip": 0.0, "jitter": 0.0, "grey": 0.0, "blur": 0.0}
 BUSY = ViewRecipe(24, solarise=0.4)  # every operation occurs
 
 
@@ -48,7 +39,7 @@ def assert_uniform(values: torch.Tensor, low: float, high: float) -> None:
 
 
 def test_crop_area_and_log_aspect_are_uniform_where_every_crop_fits():
-    crops = drawn(ViewRecipe(32, crop_area=(0.1, 0.5)), height=20_000, width=20_000)
+    crops = drawn(ViewRecipe(32, crop_area=(0.1, 0.5)), height=20_000, width=20_000).crops
     assert_uniform(crops.height * crops.width / 20_000**2, 0.1, 0.5)
     assert_uniform(torch.log(crops.width / crops.height), math.log(3 / 4), math.log(4 / 3))
     assert_uniform(crops.top / (20_000 - crops.height), 0, 1)
@@ -57,7 +48,7 @@ def test_crop_area_and_log_aspect_are_uniform_where_every_crop_fits():
 
 def test_crops_lie_inside_the_image():
     for height, width in ((32, 32), (10, 200), (200, 10), (1, 1)):
-        crops = drawn(ViewRecipe(32), 5000, height, width)
+        crops = drawn(ViewRecipe(32), 5000, height, width).crops
         assert crops.top.min() >= 0
         assert crops.left.min() >= 0
         assert crops.height.min() >= 1
@@ -71,7 +62,7 @@ def test_crops_are_distributed_as_those_of_torchvision(height, width):
     torch.manual_seed(0)
     image = torch.empty(3, height, width)
     theirs = torch.tensor([RandomResizedCrop.get_params(image, (0.08, 1.0), (3 / 4, 4 / 3)) for _ in range(5000)])
-    ours = drawn(ViewRecipe(32), 5000, height, width)
+    ours = drawn(ViewRecipe(32), 5000, height, width).crops
     for column, name in enumerate(("top", "left", "height", "width")):
         a, b = theirs[:, column].double(), getattr(ours, name).double()
         grid = torch.arange(max(height, width) + 1)
@@ -82,7 +73,7 @@ def test_crops_are_distributed_as_those_of_torchvision(height, width):
 def test_an_image_no_candidate_fits_gets_the_central_crop_of_torchvision():
     image = torch.empty(3, 10, 200)
     top, left, height, width = RandomResizedCrop.get_params(image, (0.9, 1.0), (3 / 4, 4 / 3))
-    crops = drawn(ViewRecipe(8, crop_area=(0.9, 1.0)), 50, 10, 200)
+    crops = drawn(ViewRecipe(8, crop_area=(0.9, 1.0)), 50, 10, 200).crops
     assert {
         (int(t), int(x), int(h), int(w))
         for t, x, h, w in zip(crops.top, crops.left, crops.height, crops.width, strict=True)
@@ -91,36 +82,38 @@ def test_an_image_no_candidate_fits_gets_the_central_crop_of_torchvision():
 
 def test_operations_occur_at_their_rates():
     view = drawn(ViewRecipe(32, flip=0.3, jitter=0.7, grey=0.1, blur=0.6, solarise=0.2))
-    rates = {"mirrored": 0.3, "jittered": 0.7, "grey": 0.1, "blurred": 0.6, "solarised": 0.2}
-    for name, rate in rates.items():
-        assert getattr(view, name).float().mean().item() == pytest.approx(rate, abs=0.015), name
+    assert view.crops.mirrored.float().mean().item() == pytest.approx(0.3, abs=0.015)
+    for name, rate in {"jitter": 0.7, "grey": 0.1, "blur": 0.6, "solarise": 0.2}.items():
+        assert view.operations[name].chosen.float().mean().item() == pytest.approx(rate, abs=0.015), name
 
 
 def test_factors_hue_and_sigma_are_uniform_over_their_ranges():
     view = drawn(ViewRecipe(32, jitter=1.0, brightness=0.8, contrast=0.4, saturation=1.5, hue=0.2))
+    jitter: Any = view.operations["jitter"]
     for column, (low, high) in enumerate([(0.2, 1.8), (0.6, 1.4), (0.0, 2.5)]):
-        assert_uniform(view.factors[:, column], low, high)
-    assert_uniform(view.hue, -0.2, 0.2)
-    assert_uniform(view.sigma, 0.1, 2.0)
+        assert_uniform(jitter.factors[:, column], low, high)
+    assert_uniform(jitter.hue, -0.2, 0.2)
+    assert_uniform(view.operations["blur"].sigma, 0.1, 2.0)
 
 
 def test_samples_that_are_not_jittered_have_parameters_that_change_nothing():
-    view = drawn(ViewRecipe(32))
-    assert (view.factors[~view.jittered] == 1).all()
-    assert (view.hue[~view.jittered] == 0).all()
+    jitter = drawn(ViewRecipe(32)).operations["jitter"]
+    assert (jitter.factors[~jitter.chosen] == 1).all()
+    assert (jitter.hue[~jitter.chosen] == 0).all()
 
 
 def test_the_24_orders_of_the_colour_operations_are_equally_frequent():
-    view = drawn(ViewRecipe(32), 24_000)
-    code = view.blends[:, 0] * 100 + view.blends[:, 1] * 10 + view.hue_slot
+    jitter = drawn(ViewRecipe(32), 24_000).operations["jitter"]
+    code = jitter.blends[:, 0] * 100 + jitter.blends[:, 1] * 10 + jitter.hue_slot
     _, counts = code.unique(return_counts=True)
     assert len(counts) == 24
     assert ((counts - 1000) ** 2 / 1000).sum() < 50  # chi squared, 23 degrees of freedom: p = 0.001
 
 
 def test_draws_of_different_operations_are_independent():
-    view = drawn(ViewRecipe(32))
-    columns = [view.mirrored, view.jittered, view.grey, view.blurred, view.sigma, view.hue_slot, view.top]
+    view = drawn(BUSY)
+    columns = [view.crops.mirrored, view.crops.top, view.operations["blur"].sigma, view.operations["jitter"].hue_slot]
+    columns += [operation.chosen for operation in view.operations.values()]
     correlations = torch.corrcoef(torch.stack([column.float() for column in columns])) - torch.eye(len(columns))
     assert correlations.abs().max() < 0.04
 
@@ -134,8 +127,14 @@ def test_parameters_of_a_sample_are_the_same_bits_in_any_batch():
     for size in (1, 3, 17):
         part = views.draw(torch.arange(41, 41 + size), 5, 40, 40)
         for a, b in zip(whole, part, strict=True):
-            for field in fields(ViewParameters):
-                assert torch.equal(getattr(a, field.name)[41 : 41 + size], getattr(b, field.name)), field.name
+            assert_same_bits(a.crops.take(slice(41, 41 + size)), b.crops)
+            for name, operation in a.operations.items():
+                assert_same_bits(operation.take(slice(41, 41 + size)), b.operations[name])
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    for field in fields(one):
+        assert torch.equal(getattr(one, field.name), getattr(other, field.name)), field.name
 
 
 def test_a_view_does_not_depend_on_the_rest_of_the_batch():
@@ -178,19 +177,22 @@ def test_the_road_by_groups_equals_the_road_by_masks(name, channels):
 
 def by_torchvision(image: torch.Tensor, recipe: ViewRecipe, parameters: ViewParameters, row: int) -> torch.Tensor:
     """One view by torchvision's functions, one operation after the other."""
-    p = {field.name: getattr(parameters, field.name)[row].tolist() for field in fields(ViewParameters)}
+    crop = {field.name: getattr(parameters.crops, field.name)[row].item() for field in fields(parameters.crops)}
+    jitter, grey, blur, solarise = (parameters.operations[name] for name in ("jitter", "grey", "blur", "solarise"))
     view = image.permute(2, 0, 1) / 255
-    view = F.resized_crop(view, p["top"], p["left"], p["height"], p["width"], [recipe.size] * 2, antialias=True)
-    view = F.hflip(view) if p["mirrored"] else view
+    box = [crop[side] for side in ("top", "left", "height", "width")]
+    view = F.resized_crop(view, *box, [recipe.size] * 2, antialias=True)
+    view = F.hflip(view) if crop["mirrored"] else view
     adjust = (F.adjust_brightness, F.adjust_contrast, F.adjust_saturation)
-    for slot, operation in enumerate((*p["blends"], None)):
-        if slot == p["hue_slot"] and p["jittered"]:
-            view = F.adjust_hue(view, p["hue"])
-        if operation is not None and p["jittered"]:
-            view = adjust[operation](view, p["factors"][operation])
-    view = F.rgb_to_grayscale(view, 3) if p["grey"] else view
-    view = F.gaussian_blur(view, [recipe.taps] * 2, [p["sigma"]] * 2) if p["blurred"] else view
-    view = F.solarize(view, recipe.solarise_threshold) if p["solarised"] else view
+    for slot, blend in enumerate((*jitter.blends[row].tolist(), None)):
+        if slot == jitter.hue_slot[row] and jitter.chosen[row]:
+            view = F.adjust_hue(view, jitter.hue[row].item())
+        if blend is not None and jitter.chosen[row]:
+            view = adjust[blend](view, jitter.factors[row, blend].item())
+    view = F.rgb_to_grayscale(view, 3) if grey.chosen[row] else view
+    taps, sigma = recipe.operations["blur"].taps(recipe.size), blur.sigma[row].item()
+    view = F.gaussian_blur(view, [taps] * 2, [sigma] * 2) if blur.chosen[row] else view
+    view = F.solarize(view, recipe.solarise_threshold) if solarise.chosen[row] else view
     return F.normalize(view, MEAN, STD)
 
 
@@ -255,6 +257,11 @@ def test_views_are_float32_under_autocast():
         assert torch.equal(views(images, torch.arange(16), 0)[0], plain)
 
 
+def test_statistics_of_another_channel_count_are_refused():
+    with pytest.raises(ValueError, match="channels"):
+        Views([BUSY], (0.5,), (0.5,), seed=0)(photos(2), torch.arange(2), 0)
+
+
 # devices
 
 
@@ -282,49 +289,3 @@ def test_views_of_meta_tensors_are_meta_tensors(name):
     images = torch.empty(8, 32, 32, 3, dtype=torch.uint8, device="meta")
     for view in Views(pipeline(name, 32), MEAN, STD, seed=0)(images, torch.arange(8, device="meta"), 0):
         assert view.device.type == "meta"
-
-
-# recipes
-
-
-def test_pipelines_have_the_views_their_papers_have():
-    assert [len(pipeline(name, 32)) for name in ("simclr", "byol", "moco", "swav", "swav_multicrop")] == [
-        2,
-        2,
-        2,
-        2,
-        8,
-    ]
-    assert [len(pipeline(name, 32)) for name in ("supervised", "eval")] == [1, 1]
-    assert [recipe.size for recipe in pipeline("swav_multicrop", 32)] == [32] * 2 + [16] * 6
-    first, second = pipeline("byol", 32)
-    assert (first.blur, second.blur, first.solarise, second.solarise) == (1.0, 0.1, 0.0, 0.2)
-
-
-@pytest.mark.parametrize(("size", "taps"), [(16, 3), (32, 3), (64, 7), (96, 9), (224, 23)])
-def test_the_blur_kernel_is_a_tenth_of_the_side(size, taps):
-    assert ViewRecipe(size).taps == taps
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"flip": 1.2}, {"hue": 0.6}, {"blur_kernel": 4}, {"blur_sigma": (0.0, 1.0)}, {"blur_kernel": 65}],
-)
-def test_impossible_recipes_are_refused_by_name(wrong):
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        ViewRecipe(32, **wrong)
-
-
-def test_an_unknown_pipeline_is_refused_with_the_nearest_known_one():
-    with pytest.raises(UserError, match=r"'simcrl' is unknown; did you mean 'simclr'"):
-        pipeline("simcrl", 32)
-
-
-def test_statistics_of_another_channel_count_are_refused():
-    with pytest.raises(ValueError, match="channels"):
-        Views([BUSY], (0.5,), (0.5,), seed=0)(photos(2), torch.arange(2), 0)
-
-
-def test_more_numbers_are_not_needed_than_are_drawn():
-    numbers = torch.rand(33, 4)
-    assert len(draw_view(BUSY, numbers, 32, 32).top) == 4

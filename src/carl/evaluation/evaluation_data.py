@@ -16,7 +16,8 @@ from carl.data.batches.shuffled import ShuffledBatches
 from carl.data.dataset import UNLABELLED, Dataset, Split, Statistics
 from carl.errors import UserError
 from carl.evaluation.features import Progress, frozen, map_images_together
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 MOST_BYTES = 4 * 2**30  # of images that are compared: seconds
 

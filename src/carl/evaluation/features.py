@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from carl import distributed
 from carl.data.dataset import Split, Statistics
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 Progress = Callable[[str, int, int], None]  # what, done, total
 

@@ -20,6 +20,7 @@ from carl.methods.build import load_data_for, random_encoder, read_config, with_
 from carl.models.encoders import build_encoder, load_weights, read_weights
 from carl.models.weights import check_finite, read_weights_into, weights_hash
 from carl.records.run_directory import DataRecord, RunDirectory
+from carl.views.configured import check_views
 
 RANDOM = "random"
 DEVICE = ("train", "device")
@@ -67,6 +68,7 @@ def find_target(request: EvaluationRequest) -> Target:
     model = {} if request.backbone is None else {"backbone": request.backbone}
     given: Layer = {"data": {"source": request.data}, "model": model}
     config = resolve([with_absolute_paths(merge([given, request.settings]))], find_method("carl").Options)
+    check_views(config.views)
     if is_random:
         return Target(request.target, config, None, None, None)
     return Target(request.target, _with_fitting_stem(config, path), None, path, None)

@@ -23,7 +23,8 @@ from carl.reproduction.recipes import protocol_in_words
 from carl.reproduction.scales import LABELLED
 from carl.training.plan import completed
 from carl.views.configured import build_views
-from carl.views.views import ViewRecipe, Views
+from carl.views.recipes import ViewRecipe
+from carl.views.views import Views
 
 SIZES = {"cifar10": 32, "cifar100": 32, "stl10": 96, "imagenet64": 64, "shapes": 32}  # sides of the images
 CLASSES = {"cifar10": 10, "cifar100": 100, "stl10": 10, "imagenet64": 1000, "shapes": 10}
@@ -89,7 +90,7 @@ def deciding_values(job: Job) -> Values:
         "image size": f"{facts.image_size} px",
         "normalised by": "mean and deviation of each channel of the training images",
     }
-    lines = dict.fromkeys(view_in_words(view) for view in views)
+    lines = dict.fromkeys(view.in_words() for view in views)
     shown = {f"view {_view_numbers(line, views)}": line for line in lines}
     rate = f"{peak:g} to {optim.lr_end * peak / optim.lr:g}, {optim.schedule}"
     scaled = f" ({optim.lr:g} x {train.batch_size} / 256)" if optim.scale_lr else ""
@@ -119,7 +120,7 @@ def deciding_values(job: Job) -> Values:
 
 
 def _view_numbers(line: str, views: Sequence[ViewRecipe]) -> str:
-    return ", ".join(str(place) for place, view in enumerate(views, start=1) if view_in_words(view) == line)
+    return ", ".join(str(place) for place, view in enumerate(views, start=1) if view.in_words() == line)
 
 
 def _method_values(config: Config) -> Values:
@@ -134,22 +135,6 @@ def _value_in_words(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(_value_in_words, value))
     return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def view_in_words(view: ViewRecipe) -> str:
-    """A recipe in one line, operations in the order in which they are applied."""
-    area = view.crop_area
-    parts = ["whole image" if area is None else f"crop of {area[0]:g} to {area[1]:g} of the area to {view.size} px"]
-    parts.append(f"flip {view.flip:g}")
-    if view.jitter:
-        strengths = f"brightness {view.brightness:g}, contrast {view.contrast:g}, saturation {view.saturation:g}"
-        parts.append(f"jitter {view.jitter:g} ({strengths}, hue {view.hue:g})")
-    parts += [f"grey {view.grey:g}"] if view.grey else []
-    if view.blur:
-        low, high = view.blur_sigma
-        parts.append(f"blur {view.blur:g} (sigma {low:g} to {high:g}, {view.taps} taps)")
-    parts += [f"solarise {view.solarise:g}"] if view.solarise else []
-    return "; ".join(parts)
 
 
 def head_in_words(config: Config, classes: int) -> str:

@@ -14,13 +14,14 @@ from carl.config import Config, Layer, OptimConfig, differences, merge, resolve
 from carl.data.batches.build import settled
 from carl.data.dataset import UNLABELLED, Dataset
 from carl.data.facts import DataFacts
-from carl.errors import UserError, suggestion
+from carl.errors import UserError
 from carl.methods import find_method
 from carl.methods.build import load_data_for, read_config, with_absolute_paths
 from carl.records.run_directory import RunDirectory
 from carl.training.journal import check_sinks
-from carl.views.configured import build_views
-from carl.views.views import PIPELINES, Views
+from carl.views.configured import build_views, check_views
+from carl.views.operations import OPERATIONS
+from carl.views.views import Views
 
 # What may change between the parts of a run: none of it has a say in the weights.
 FREE_ON_RESUME = ("log.", "probe.", "train.device", "train.keep_epochs", "train.checkpoint_steps", "data.root")
@@ -124,10 +125,7 @@ def configured(layer: Layer) -> tuple[Config, Dataset]:
     """
     method = find_method(str(merge([layer]).get("method", {}).get("name", "carl")))
     config = resolve([layer], method.Options)
-    if config.views.pipeline not in PIPELINES:
-        raise UserError(
-            f"unknown views.pipeline={config.views.pipeline!r}{suggestion(config.views.pipeline, PIPELINES)}"
-        )
+    check_views(config.views)
     check_text("data.source", config.data.source)
     check_sinks(config.log)
     dataset = load_data_for(config)
@@ -207,7 +205,8 @@ def remarks_on_data(config: Config, dataset: Dataset, facts: DataFacts) -> list[
     remarks = []
     if facts.channels != 3:
         many = "1 channel" if facts.channels == 1 else f"{facts.channels} channels"
-        remarks.append(f"images have {many}: jitter, grey and solarisation need red, green and blue and are left out")
+        coloured = ", ".join(name for name, kind in OPERATIONS.items() if kind.needs_colour)
+        remarks.append(f"images have {many}: {coloured} need red, green and blue and are left out")
     labels = dataset.pretraining.labels
     if config.data.limit is not None and labels is not None and dataset.pretraining.labelled:
         found, known = len(set(labels[labels != UNLABELLED].tolist())), len(dataset.class_names)

@@ -23,7 +23,8 @@ from carl.methods.build import build_method
 from carl.optim import build_optimizer
 from carl.records.environment import processor
 from carl.use.export.to_onnx import PACKAGES as ONNX_PACKAGES
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 Row = tuple[str, str]
 

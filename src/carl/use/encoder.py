@@ -23,7 +23,8 @@ from carl.methods import Method
 from carl.methods.build import build_method, load_data_for, read_config, without_init
 from carl.models.weights import read_weights_into
 from carl.records.run_directory import DataRecord, RunDirectory
-from carl.views.views import Views, pipeline
+from carl.views.recipes import pipeline
+from carl.views.views import Views
 
 if TYPE_CHECKING:
     from PIL import Image

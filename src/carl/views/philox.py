@@ -40,14 +40,15 @@ def philox(counter: Words, key: tuple[int, int]) -> Words:
     return c0, c1, c2, c3
 
 
-def uniforms(seed: int, epoch: int, indices: Tensor, view: int, count: int) -> Tensor:
+def uniforms(seed: int, epoch: int, indices: Tensor, view: int, count: int, first_block: int = 0) -> Tensor:
     """`count` numbers in [0, 1) for each sample, (B, count) float32 on the device of `indices`.
 
     The numbers of a sample do not depend on `count`: a longer draw begins with the shorter one. They are
-    multiples of 2^-24, all of which float32 holds exactly. Only the low 32 bits of index and epoch count.
+    multiples of 2^-24, all of which float32 holds exactly. Only the low 32 bits of index and epoch count. Another
+    `first_block` gives another list of numbers.
     """
     blocks = -(-count // 4)
-    block = torch.arange(blocks, device=indices.device).expand(len(indices), blocks)
+    block = ((torch.arange(blocks, device=indices.device) + first_block) & MASK).expand(len(indices), blocks)
     sample = (indices.to(torch.int64)[:, None] & MASK).expand(len(indices), blocks)
     counter = (block, torch.full_like(block, view), sample, torch.full_like(block, epoch & MASK))
     words = torch.stack(philox(counter, (seed & MASK, (seed >> 32) & MASK)), dim=2)  # (B, blocks, 4)

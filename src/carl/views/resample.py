@@ -1,8 +1,7 @@
-"""Crop, resize, flip and blur with parameters per sample, without a loop over samples.
+"""Crop, resize and flip with parameters per sample, without a loop over samples.
 
-Linear resampling along one axis is a sparse matrix. Every image of a batch has one of its own, and no shape depends
-on data. A crop fetches the few source lines of each result line; a blur multiplies by the matrix, block by block
-along its diagonal.
+Linear resampling along one axis is a sparse matrix. Every image of a batch has its own, and no shape depends on
+data: each line of the result is made from the few lines of the source that it needs.
 
 Shapes: B samples, C channels, H x W source, S side of the result, T taps.
 """
@@ -13,11 +12,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-# A view of at least twice this side is blurred in blocks of so many pixels. At 224 px that is 2.2 times as fast as
-# the whole matrix; at 96 px it is no faster (AMD EPYC, one thread, 2026-11-16).
-BLUR_BLOCK = 32
-BLUR_IN_BLOCKS_FROM = 128  # pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,47 +71,3 @@ def _weighted_lines(lines: Tensor, taken: Tensor, weights: Tensor) -> Tensor:
     for tap in range(1, len(taken)):
         total.addcmul_(lines.index_select(0, taken[tap]).to(torch.float32), weights[tap])
     return total
-
-
-def gaussian_kernels(sigma: Tensor, taps: int) -> Tensor:
-    """Normalised Gaussian kernels (B, taps), one per sigma (B,), sampled at whole pixels."""
-    offsets = torch.arange(taps, device=sigma.device, dtype=torch.float32) - (taps - 1) / 2
-    return torch.softmax(-0.5 * (offsets / sigma[:, None]) ** 2, dim=1)
-
-
-def reflection(taps: int, size: int, device: torch.device) -> Tensor:
-    """(taps, size * size): 1 where tap t of output pixel i reads source pixel j, borders reflected.
-
-    The edge pixel is not repeated, as in torch's "reflect" padding. A product with kernels (B, taps) gives
-    matrices (B, size * size) that blur an axis.
-    """
-    radius = taps // 2
-    if radius >= size:
-        raise ValueError(f"blur_kernel={taps} is too wide for a {size} px view; use at most {2 * size - 1}")
-    pixels = torch.arange(size, device=device)
-    reached = torch.arange(-radius, radius + 1, device=device)[:, None] + pixels  # (taps, S)
-    reflected = (size - 1) - ((size - 1) - reached.abs()).abs()
-    return (reflected[:, :, None] == pixels).to(torch.float32).flatten(1)
-
-
-def gaussian_blur_(images: Tensor, sigma: Tensor, reads: Tensor) -> Tensor:
-    """Images (B, C, S, S) blurred in place by sigma (B,); `reads` is the kernel's `reflection`."""
-    batch, channels, size, _ = images.shape
-    radius = len(reads) // 2
-    weights = (gaussian_kernels(sigma, len(reads)) @ reads).view(batch, size, size)
-    block = size if size < BLUR_IN_BLOCKS_FROM else BLUR_BLOCK
-    results = [slice(start, min(start + block, size)) for start in range(0, size, block)]
-    sources = [slice(max(0, part.start - radius), min(size, part.stop + radius)) for part in results]
-    bands = [weights[:, part, source] for part, source in zip(results, sources, strict=True)]
-    lines = images.reshape(batch, channels * size, size)
-    blocks = [torch.bmm(lines[:, :, source], band.mT) for source, band in zip(sources, bands, strict=True)]
-    across = blocks[0] if len(blocks) == 1 else torch.cat(blocks, dim=2)
-    planes = across.view(batch, channels, size, size)
-    # One plane at a time: a product that broadcasts weights over channels would first copy them three times.
-    for plane, result in zip(planes.unbind(1), images.unbind(1), strict=True):
-        if len(bands) == 1:
-            torch.bmm(weights, plane, out=result)
-            continue
-        for part, source, band in zip(results, sources, bands, strict=True):
-            result[:, part] = torch.bmm(band, plane[:, source])
-    return images

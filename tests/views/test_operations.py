@@ -1,4 +1,4 @@
-"""Colour operations against torchvision's tensor functions with the same factors."""
+"""View operations against torchvision's tensor functions with the same parameters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ import pytest
 import torch
 import torchvision.transforms.functional as F
 
-from carl.views.colour import (
+from carl.views.operations import OPERATIONS, option_owners
+from carl.views.operations.blur import gaussian_blur, gaussian_kernels, reflection
+from carl.views.operations.greyscale import greyscale
+from carl.views.operations.jitter import (
     BRIGHTNESS,
     CONTRAST,
     SATURATION,
     blend_order,
     blend_step_,
-    greyscale,
     jitter_,
     shift_hue_,
-    solarise,
 )
+from carl.views.operations.solarise import solarise
 
 LEVEL = 1 / 255
 
@@ -106,3 +108,39 @@ def test_jitter_in_every_order_equals_torchvision_in_that_order(code, slot):
         if operation is not None:
             theirs = adjust[operation](theirs, factors[operation])
     assert_close_in_levels(ours, theirs)
+
+
+@pytest.mark.parametrize(("size", "taps"), [(16, 3), (32, 3), (96, 9), (200, 21), (224, 23), (4, 7)])
+def test_blur_equals_torchvision_for_every_sigma(size, taps):
+    images = torch.rand(4, 3, size, size, generator=torch.Generator().manual_seed(0))
+    sigma = torch.tensor([0.1, 0.5, 1.0, 2.0])
+    reads = reflection(taps, size, torch.device("cpu"))
+    ours = gaussian_blur(images, sigma, reads, out=torch.empty_like(images))
+    for image, s, view in zip(images, sigma, ours, strict=True):
+        theirs = F.gaussian_blur(image, [taps, taps], [float(s), float(s)])
+        assert (view - theirs).abs().max() < 0.01 * LEVEL
+
+
+def test_blur_weights_of_each_pixel_sum_to_one():
+    kernels = gaussian_kernels(torch.tensor([0.3, 5.0]), 9)
+    sums = (kernels @ reflection(9, 12, torch.device("cpu"))).view(2, 12, 12).sum(dim=2)
+    torch.testing.assert_close(sums, torch.ones_like(sums))
+
+
+def test_blur_in_place_gives_the_same_bits():
+    images = pictures(4)
+    sigma, reads = torch.tensor([0.1, 0.5, 1.0, 2.0]), reflection(5, 16, torch.device("cpu"))
+    apart = gaussian_blur(images, sigma, reads, out=torch.empty_like(images))
+    assert torch.equal(gaussian_blur(images, sigma, reads, out=images), apart)
+
+
+def test_no_two_operations_share_an_option_or_a_random_number():
+    options = [option for kind in OPERATIONS.values() for option in kind.model_fields]
+    assert sorted(options) == sorted(option_owners())
+    places = [place for kind in OPERATIONS.values() for place in kind.places]
+    assert len(places) == len(set(places))
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_every_option_says_what_it_is(name):
+    assert all(field.description for field in OPERATIONS[name].model_fields.values())
