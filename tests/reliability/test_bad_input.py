@@ -103,7 +103,7 @@ ARGUMENTS: list[Case] = [
     (pretrain("--config", "key.toml"), ["train.epoch", "epochs"]),
     (pretrain("--config", "list.toml"), ["'train'"]),
     (["pretrain", "data.npz", "--config", "value.toml"], ["train.epochs='many'"]),
-    (pretrain("--resume", "nowhere"), ["nowhere is not a run directory (it does not exist)"]),
+    (pretrain("--resume", "nowhere"), ["nowhere does not exist"]),
     (pretrain("--resume", "text.txt"), ["text.txt is not a run directory"]),
     (pretrain("--resume", "loop"), ["loop"]),
     (pretrain("--resume", ""), ["is not a run directory"]),
