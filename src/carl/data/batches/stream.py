@@ -23,6 +23,7 @@ from carl.data.batches.base import WHOLE_IMAGES, Batch, check_batch_size, to_dev
 from carl.data.decoding.crop import crop_encoded, encoded_size, pool
 from carl.data.decoding.decode import DecodeError, decode
 from carl.data.listing import Unusable
+from carl.data.packing.pack import bad_limit
 from carl.data.sources.shards import Shards
 from carl.errors import UserError
 from carl.views.views import Views
@@ -136,7 +137,7 @@ class StreamBatches:
         self.shards, self.views, self.batch_size, self.seed, self.device = shards, views, batch_size, seed, device
         self.lanes, self.buffer, self.rank, self.ranks = lanes, max(1, buffer // lanes), rank, ranks
         self.whole_size = whole_size
-        most = shards.images // 20 if max_bad is None else max_bad  # one in twenty, as when packing
+        most = bad_limit(shards.images, max_bad)
         self.max_bad = -(-most // ranks)  # of this process's share
         self.bad: dict[int, str] = {}  # images that could not be decoded, and why
 
