@@ -30,6 +30,7 @@ from carl.data.sources.python import list_python
 from carl.data.sources.shapes import SHAPES
 from carl.data.sources.shards import SHARDS, Shards, has_tar_files, list_sample, names_shards
 from carl.errors import UserError, suggestion
+from carl.user_paths import expanded
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -125,7 +126,7 @@ def list_source(
             raise UserError(f"views_from='stream' reads shards, and {type(source).__name__} has none; use packed")
         return list_python(source)
     name = str(source)
-    kind, path = (SHARDS, os.path.expanduser(name)) if as_shards else _recognised(source)
+    kind, path = (SHARDS, _located(name)) if as_shards else _recognised(source)
     return kind.list(Request(name, path, root, progress))
 
 
@@ -147,9 +148,15 @@ def absolute_source(source: str) -> str:
     """The source with files and folders named in full, so that a run can be resumed from anywhere."""
     if source in known_names():
         return source
-    if os.path.exists(source):
-        return str(Path(source).resolve())
-    return str(Path(source).expanduser().absolute()) if names_shards(source) and "://" not in source else source
+    path = Path(_located(source))
+    if source and path.exists():
+        return str(path.resolve())
+    return str(path.absolute()) if names_shards(source) and "://" not in source else source
+
+
+def _located(source: str) -> str:
+    """Where a source lies; an address or a pattern is kept to the letter."""
+    return str(expanded(source)) if source.startswith("~") else source
 
 
 def _archives(root: str | Path | None) -> Path:
@@ -160,7 +167,7 @@ def _recognised(source: str | Path) -> tuple[Source, str | None]:
     """The entry for what the user named, and where it lies (None where it is known by name)."""
     if isinstance(source, str) and source in known_names():
         return SOURCES[source], None
-    path = os.path.expanduser(source)
+    path = _located(str(source))
     kind = next((kind for kind in SOURCES.values() if path and kind.recognises(path)), None)
     if kind is None and os.path.isdir(path):
         kind = _kind_of_folder(path)
@@ -192,7 +199,7 @@ def _with_stream(name: str, shards: Shards, image_size: int | None, max_bad: int
 
 
 def _unknown(source: str) -> UserError:
-    if source and Path(source).expanduser().exists():
+    if source and os.path.exists(_located(source)):
         kinds = [kind for kind, entry in SOURCES.items() if not entry.known_by_name]
         return UserError(
             f"{source} is a file of an unknown kind; give one of {', '.join(kinds)}, or one of the names "

@@ -20,6 +20,7 @@ import numpy as np
 from carl.data.dataset import Dataset
 from carl.data.decoding.crop import crop_file, pool, upright_size
 from carl.data.decoding.decode import strict_decoding
+from carl.data.decoding.regular_files import map_array
 from carl.data.listing import EncodedSplit, Listing, Progress
 from carl.data.packing.cache import cache_folder
 from carl.errors import UserError
@@ -29,6 +30,7 @@ from carl.files import atomic_writer
 # the area is enlarged 3.5 times; a photo of twice the side has twice the detail to give, a smaller one too little to
 # decode for.
 MINIMUM_GAIN = 2.0
+_LONGEST_SIDE = 2**31 - 1  # that a format can state
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,11 +125,23 @@ def _not_photos(name: str) -> UserError:
     )
 
 
+def _kept_sizes(kept: Path, count: int) -> np.ndarray | None:
+    """Sizes from the cache; None if there are none, or none that `count` images can have: files may be damaged."""
+    try:
+        sizes = np.array(map_array(kept))
+    except Exception:  # a damaged header raises nearly anything
+        return None
+    if sizes.shape != (count, 2) or sizes.dtype != np.int64 or sizes.min() < 1 or sizes.max() > _LONGEST_SIDE:
+        return None
+    return sizes
+
+
 def _upright_sizes(photos: PhotoImages, key: str, progress: Progress) -> np.ndarray:
     """(N, 2) height and width from the headers, kept in the cache."""
     kept = cache_folder() / "photos" / f"{key}.npy"
-    with suppress(OSError, ValueError, EOFError, SyntaxError):  # else the headers are read
-        return np.asarray(np.load(kept, allow_pickle=False)).reshape(len(photos), 2)
+    known = _kept_sizes(kept, len(photos))
+    if known is not None:
+        return known
     sizes = np.empty((len(photos), 2), np.int64)
     paths = (photos.folder / name for name in photos.names)
     with strict_decoding():

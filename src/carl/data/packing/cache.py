@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,20 +29,41 @@ from filelock import Timeout
 
 from carl import files
 from carl.data.dataset import Dataset, PackedImages, Split, Statistics
+from carl.data.decoding.regular_files import map_array
 from carl.data.listing import Listing, MappedSplit
 from carl.errors import UserError
+from carl.terminal import warn
+from carl.user_paths import expanded
 
 FORMAT_VERSION = 1
-_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which what is half-written belongs to no one
+_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which no process can still be writing it
+_NO_FOLDER = Path(os.devnull) / "carl"  # where no one can write, so that images are packed in memory
 
 
 def cache_folder() -> Path:
     """`CARL_CACHE`, else `carl` in the platform's cache folder."""
     if named := os.environ.get("CARL_CACHE"):
-        return Path(named).expanduser()
+        return expanded(named)
     if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
         return Path(local) / "carl" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "carl"
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return expanded(named) / "carl"
+    try:
+        return Path.home() / ".cache" / "carl"
+    except RuntimeError:  # a user id without a name, and no HOME
+        return _NO_FOLDER
+
+
+def has_folder() -> bool:
+    """Whether there is any place for a cache."""
+    return cache_folder() != _NO_FOLDER
+
+
+def why_unusable() -> str:
+    """Why nothing can be written to the cache."""
+    if not has_folder():
+        return "no home folder is known for the cache; set CARL_CACHE to a folder"
+    return f"{cache_folder()} is full or cannot be written to"
 
 
 def entry_folder(key: str) -> Path:
@@ -134,7 +155,7 @@ def _load_split(folder: Path, listing: Listing, name: str) -> Split:
     source = listing.splits[name]
     if isinstance(source, MappedSplit):
         return Split(PackedImages(source.pixels), source.labels)
-    pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    pixels = map_array(folder / "pixels.npy")
     labels_file, names_file = folder / "labels.npy", folder / "names.json"
     labels = np.load(labels_file, allow_pickle=False) if labels_file.exists() else None
     names = tuple(json.loads(names_file.read_text())) if names_file.exists() else None
@@ -171,10 +192,11 @@ def temporary_entry(key: str, alone: bool) -> Iterator[Path | None]:
 
 
 @contextmanager
-def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
-    """Held by one process at a time; `waiting` is called if another has it. Gives whether it is held.
+def locked(name: str, work: str) -> Iterator[bool]:
+    """Hold a lock that one process at a time can hold, so that the `work` is done once; gives whether it is held.
 
-    Where the cache cannot be locked or written to, each process does the work on its own, which `publish` allows.
+    A process that has to wait says so. If the cache cannot be locked or written to, each process does the work on its
+    own, which `publish` allows.
     """
     held = False
     with ExitStack() as stack:
@@ -185,7 +207,7 @@ def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
             try:
                 stack.enter_context(lock.acquire(timeout=0))
             except Timeout:
-                waiting()
+                warn(f"waiting for another process that {work}")
                 stack.enter_context(lock.acquire())
             held = True
         yield held

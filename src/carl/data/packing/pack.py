@@ -69,8 +69,7 @@ def open_listing(listing: Listing, size: int | None, max_bad: int | None, progre
     found = _cached(listing, size, max_bad)
     if found is not None:
         return found
-    waiting = "waiting for another process that packs the images"
-    with cache.locked(listing.key, lambda: progress(waiting, 0, 0)) as alone:
+    with cache.locked(listing.key, "packs the images") as alone:
         return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress, alone)
 
 
@@ -142,7 +141,7 @@ class _Packing:
         statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.progress)
         fingerprint = _fingerprint(splits, train_digest, self.progress)
         if self.folder is None:
-            where = "" if self.listing.key is None else f": {cache.cache_folder()} is full or cannot be written to"
+            where = "" if self.listing.key is None else f": {cache.why_unusable()}"
             notes = (*self.listing.notes, *self.notes, f"packed in memory, not cached{where}")
             return Dataset(
                 name=self.listing.name,
@@ -286,8 +285,8 @@ class _KeptBytes(io.BytesIO):
     def write(self, data: Any, /) -> int:
         if self._most is not None and self.tell() + memoryview(data).nbytes > self._most:
             raise UserError(
-                f"{cache.cache_folder()} is full or cannot be written to, and the images take more than the "
-                f"{self._most:,} bytes of memory; free some space, or set CARL_CACHE to another folder"
+                f"the images cannot be cached and need more than the {self._most:,} bytes of memory of this machine "
+                f"({cache.why_unusable()}); free some space, or set CARL_CACHE to another folder"
             )
         return super().write(data)
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from carl.data.dataset import Statistics
+from carl.data.decoding.regular_files import check_not_cut
 from carl.data.listing import Progress, silent
 
 Result = TypeVar("Result")
@@ -79,7 +80,12 @@ def _map_chunks(
     """`function` of every chunk, in order, computed by as many threads as there are cores."""
     step = max(1, CHUNK_BYTES // max(1, pixels[:1].nbytes))
     starts = range(0, len(pixels), step)
+
+    def of_chunk(start: int) -> Result:
+        check_not_cut(pixels)
+        return function(pixels[start : start + step])
+
     with ThreadPoolExecutor(available_cores()) as pool:
-        for start, result in zip(starts, pool.map(lambda i: function(pixels[i : i + step]), starts), strict=True):
+        for start, result in zip(starts, pool.map(of_chunk, starts), strict=True):
             progress(what, min(start + step, len(pixels)), len(pixels))
             yield result

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from carl.data.listing import Progress
-from carl.data.packing.cache import remove_abandoned
+from carl.data.packing.cache import cache_folder, has_folder, remove_abandoned, why_unusable
 from carl.errors import UserError
 
 _TIMEOUT = 30  # seconds without an answer
@@ -108,6 +108,8 @@ def _raise_if_full(error: Exception, folder: Path) -> None:
 
 
 def _download(archive: Archive, path: Path, progress: Progress) -> None:
+    if cache_folder() in path.parents and not has_folder():
+        raise UserError(f"{archive.url} cannot be downloaded: {why_unusable()}, or data.root")
     by_hand = f"download {archive.url} by hand and put it at {path}"
     partial = None
     try:
