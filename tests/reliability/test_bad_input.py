@@ -288,7 +288,7 @@ DATA: list[Case] = [
             ("one-image", "1 image", "at least 2"),
             ("one.npy", "1 image", "at least 2"),
             ("tiny.npz", "data.image_size=1"),
-            ("text.tar", "no tar file"),
+            ("text.tar", "not a tar file"),
             ("cut.tar", "cut.tar"),
             ("zero.tar", "zero.tar"),
             ("packed.tar", "gunzip"),

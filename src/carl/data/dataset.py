@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from carl.data.decoding.regular_files import check_not_cut
+
 if TYPE_CHECKING:
     from carl.data.photo_images import PhotoImages
     from carl.data.sources.shards import Shards
@@ -41,6 +43,7 @@ class PackedImages:
 
     def gather(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`, in that order, as a new array (B, H, W, C)."""
+        check_not_cut(self.pixels)
         return np.ascontiguousarray(self.pixels[indices])
 
 

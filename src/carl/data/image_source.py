@@ -13,6 +13,7 @@ import numpy as np
 
 from carl.data.dataset import UNLABELLED
 from carl.data.decoding.parallel import Oversized, decode_all
+from carl.data.decoding.regular_files import check_not_cut
 from carl.data.listing import ArraySplit, EncodedImage, EncodedSplit, MappedSplit, SplitListing
 
 
@@ -69,6 +70,7 @@ def _images(split: SplitListing, prefix: str, start: int) -> Iterator[EncodedIma
     for pixels, labels in [(split.pixels, split.labels)] if isinstance(split, MappedSplit) else split.read():
         for row in range(max(0, start - number), len(pixels)):
             label = UNLABELLED if labels is None else int(labels[row])
+            check_not_cut(pixels)
             yield EncodedImage(f"{prefix}#{number + row}", pixels[row], label)
         number += len(pixels)
 

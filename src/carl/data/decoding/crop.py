@@ -16,11 +16,11 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from carl.data.decoding.decode import DecodeError, open_file, open_image, read_file, upright_rgb
+from carl.data.decoding.decode import DecodeError, open_file, open_image, orientation, read_file, upright_rgb
 from carl.data.packing.pixel_statistics import available_cores
 from carl.errors import UserError
 
-_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
+_QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 
 
 def pool() -> ThreadPoolExecutor:
@@ -46,7 +46,7 @@ def upright_size(path: Path) -> tuple[int, int]:
 
 def _size_of(file: BinaryIO) -> tuple[int, int]:
     with open_image(file) as image:
-        turned = image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+        turned = orientation(image) in _QUARTER_TURNS
         return (image.width, image.height) if turned else (image.height, image.width)
 
 

@@ -14,13 +14,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from carl.data.decoding.regular_files import open_regular
 from carl.errors import UserError
 
 
 def load_pickle(path: Path) -> Any:
     """What the file holds, if it is plain data; text of Python 2 is read as Latin-1."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             _check_places(file)
             file.seek(0)
             return _with_arrays(_PlainUnpickler(file, encoding="latin1").load(), {})

@@ -12,6 +12,7 @@ from typing import IO
 
 import numpy as np
 
+from carl.data.decoding.regular_files import check_not_cut, map_array, open_regular
 from carl.data.listing import (
     LARGEST_IMAGE,
     MAX_CLASSES,
@@ -59,7 +60,7 @@ def list_npy(path: Path, name: str) -> Listing:
 def list_npz(path: Path, name: str) -> Listing:
     """Arrays by name: `images` and `labels`, or one pair per split, such as `x_train` and `y_train`."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             keys = [Path(member).stem for member in archive.namelist() if member.endswith(".npy")]
     except _UNREADABLE as error:
         raise UserError(f"{path} is not a readable .npz file ({error}); save it again with numpy.savez") from error
@@ -94,9 +95,7 @@ def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
 
 def _npy_split(path: Path, labels_file: Path | None) -> SplitListing:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("an archive of arrays")
+        array = map_array(path)
     except _UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read as an array of numbers ({error}); save uint8 images with numpy.save"
@@ -139,6 +138,7 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
 def _blocks(pixels: np.ndarray, labels: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     step = max(1, _BLOCK_BYTES // pixels[:1].nbytes)
     for start in range(0, len(pixels), step):
+        check_not_cut(pixels)
         yield pixels[start : start + step], None if labels is None else labels[start : start + step]
 
 
@@ -153,7 +153,7 @@ def _labels_file(path: Path) -> Path | None:
 
 def _load_small(path: Path) -> np.ndarray:
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        return np.asarray(map_array(path))
     except _UNREADABLE as error:
         raise UserError(f"{path} cannot be read as an array of numbers ({error}); save it with numpy.save") from error
 
@@ -206,7 +206,7 @@ def _npz_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
     """Shape and type of an array of an .npz file, if the file has room for so much."""
     where = f"{path}[{key}]"
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{key}.npy") as member:
             shape, _, dtype = _read_header(member, where)
             size = archive.getinfo(f"{key}.npy").file_size
     except UserError:
@@ -224,7 +224,7 @@ def npz_array(path: Path, key: str, largest: int = _LARGEST_SMALL) -> np.ndarray
     if math.prod(shape) * dtype.itemsize > largest:
         raise UserError(f"{path}[{key}] has the shape {shape}, too large for labels or names; save it again")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays[key])
     except _UNREADABLE as error:
         raise UserError(
@@ -235,7 +235,7 @@ def npz_array(path: Path, key: str, largest: int = _LARGEST_SMALL) -> np.ndarray
 def npz_rows(path: Path, key: str) -> Iterator[np.ndarray]:
     """An array of an .npz file in blocks of rows, so that it need not fit into memory."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{key}.npy") as member:
             shape, fortran_order, dtype = _read_header(member, f"{path}[{key}]")
             row_bytes = math.prod(shape[1:]) * dtype.itemsize
             if not shape or row_bytes > LARGEST_IMAGE:

@@ -22,6 +22,7 @@ from carl.data.listing import (
 )
 from carl.data.sources.base import Request, Source, is_file
 from carl.errors import UserError
+from carl.terminal import warn
 
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif", ".avif", ".jp2"}
@@ -39,7 +40,8 @@ def list_folder(root: Path, name: str) -> Listing:
     sub-folder called train among others that are not splits.
     """
     splits, opened, notes = split_folders(root)
-    files = {split: walk_images(folder) for split, folder in splits.items()}
+    closed: list[str] = []
+    files = {split: walk_images(folder, closed) for split, folder in splits.items()}
     if not files["train"]:
         raise UserError(
             f"{splits['train']} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, "
@@ -53,14 +55,17 @@ def list_folder(root: Path, name: str) -> Listing:
         splits={split: _split_listing(splits[split], names, classes) for split, names in files.items()},
         class_names=classes,
         opened=opened,
-        notes=(*notes, *_loose_images(files["train"])),
+        notes=(*notes, *_closed_folders(closed), *_loose_images(files["train"])),
     )
 
 
 def list_image_files(asked: Request) -> Listing:
     """Every image below the folder once, called by its path as the user wrote it; neither splits nor classes."""
     folder = Path(asked.path or "")
-    names = walk_images(folder)
+    closed: list[str] = []
+    names = walk_images(folder, closed)
+    for note in _closed_folders(closed):
+        warn(note)
     if not names:
         raise UserError(
             f"{asked.name} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or "
@@ -82,6 +87,14 @@ def list_single_image(asked: Request) -> Listing:
     return Listing(name=asked.name, key=files_key([asked.place]), splits={"train": only})
 
 
+def _closed_folders(closed: list[str]) -> list[str]:
+    """A word on folders that may not be read, such as lost+found."""
+    if not closed:
+        return []
+    first = closed[0] if len(closed) == 1 else f"{closed[0]} and {len(closed) - 1} more"
+    return [f"sub-folders that cannot be read were left out ({first})"]
+
+
 def _loose_images(names: list[str]) -> list[str]:
     """A word on images beside class folders: it may be one stray file that takes the labels from all."""
     loose = [name for name in names if "/" not in name]
@@ -91,28 +104,40 @@ def _loose_images(names: list[str]) -> list[str]:
     return [f"images lie in sub-folders and beside them ({first}), so the sub-folders are not taken as classes"]
 
 
-def walk_images(root: Path) -> list[str]:
+def walk_images(root: Path, closed: list[str] | None = None) -> list[str]:
     """Image files below `root`, named relative to it with slashes and sorted by folder.
 
     Files count by their extension; those without any by their first bytes. Image files under a foreign extension
-    (a PNG called .txt) come along too, so that they are listed as bad and not overlooked.
+    (a PNG called .txt) come along too, so that they are listed as bad and not overlooked. Sub-folders that cannot be
+    read are added to `closed`.
     """
     start = len(str(root)) + 1
-    found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root) if _is_image(entry)]
+    found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root, closed) if _is_image(entry)]
     return sorted(found, key=lambda name: name.split("/"))
 
 
-def walk_files(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Every file below `root` that is not hidden, upper folders first; each folder once, however it is linked."""
+def walk_files(root: Path, closed: list[str] | None = None) -> Iterator[os.DirEntry[str]]:
+    """Every file below `root` that is not hidden, upper folders first; each folder once, however it is linked.
+
+    A sub-folder that cannot be read is left out, and added to `closed`.
+    """
     visited: set[tuple[int, int]] = set()
     waiting = deque([str(root)])
     while waiting:
         folder = waiting.popleft()
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in visited:
+        try:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in visited:
+                continue
+            entries = _entries(folder)
+        except (OSError, UserError):
+            if folder == str(root):
+                raise
+            if closed is not None:
+                closed.append(folder)
             continue
         visited.add((status.st_dev, status.st_ino))
-        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
+        for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
             if _is_folder(entry):
@@ -169,12 +194,18 @@ def split_folders(root: Path) -> tuple[dict[str, Path], str, list[str]]:
             note = f"{', '.join(others)} beside {', '.join(splits)} left out: the name is not that of a split"
             return {split: paths[0] for split, paths in splits.items()}, opened, [note] if others else []
     path = root.resolve()
-    siblings = [(Path(entry.path), entry.name) for entry in _entries(path.parent) if _is_folder(entry)]
-    beside = splits_beside(root, path.name, siblings)
+    beside = splits_beside(root, path.name, _sibling_folders(path))
     if not beside:
         return {"train": root}, "train", []
     splits, opened = as_splits(beside, next(iter(beside)))
     return {split: folders[0] for split, folders in splits.items()}, opened, []
+
+
+def _sibling_folders(path: Path) -> list[tuple[Path, str]]:
+    try:
+        return [(Path(entry.path), entry.name) for entry in _entries(path.parent) if _is_folder(entry)]
+    except UserError:  # the parent cannot be listed, as in a home folder that only lets its owner look around
+        return []
 
 
 def _class_names(files: dict[str, list[str]]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import numpy as np
 
 from carl.data.decoding.decode import DecodeError, open_file
 from carl.data.decoding.pickles import load_pickle
+from carl.data.decoding.regular_files import open_regular
 from carl.data.listing import (
     LARGEST_IMAGE,
     ArraySplit,
@@ -162,11 +163,12 @@ def _stl_split(path: Path, labels_file: Path | None) -> ArraySplit:
     count = path.stat().st_size // image_bytes
     labels = None
     if labels_file is not None:
-        numbers = np.fromfile(labels_file, np.uint8, count + 1)  # one more would tell that there are too many
+        with open_regular(labels_file) as file:
+            numbers = np.fromfile(file, np.uint8, count + 1)  # one more would tell that there are too many
         labels = as_labels(numbers.astype(np.int64) - 1, count, str(labels_file))
 
     def read() -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for start in range(0, count, _STL_BLOCK):
                 block = np.frombuffer(file.read(_STL_BLOCK * image_bytes), np.uint8)
                 # Columns come first in the file: (n, 3, x, y).

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
+from carl.data.decoding.regular_files import open_regular
 from carl.data.listing import (
     EncodedImage,
     EncodedSplit,
@@ -72,6 +73,7 @@ def list_parquet(path: Path, name: str) -> Listing:
 def holds_images(path: Path) -> bool:
     """Whether a Parquet file has a column of encoded images; False for any other file."""
     try:
+        open_regular(path).close()
         schema = pq.read_schema(path)
     except _DAMAGED:
         return False
@@ -110,6 +112,7 @@ def _shards_in_folder(folder: Path) -> tuple[dict[str, list[Path]], str]:
 
 def _open(path: Path) -> pq.ParquetFile:
     try:
+        open_regular(path).close()
         return pq.ParquetFile(path)
     except _DAMAGED as error:
         raise UserError(
@@ -127,17 +130,21 @@ def first_line(error: Exception) -> str:
 
 
 def rows_at_once(file: pq.ParquetFile, path: Path | str) -> int:
-    """Rows that fit into _BYTES by what the file states, at most _ROWS.
+    """How many rows to read at once, so that they take at most _BYTES even if each is as large as its whole row group.
 
-    Of all columns together: to ask for one of a damaged file can end the process (an abort, pyarrow 26.0.1).
+    A value that many rows share is written once (a dictionary), so the average size of a row says nothing about what
+    reading takes. The sizes are those of all columns together: asking a damaged file about one column can abort the
+    process (pyarrow 26.0.1).
     """
     rows = _ROWS
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
         each = group.total_byte_size // max(1, group.num_rows)
         if each > _BYTES:
-            raise UserError(f"{path} states rows of {each} bytes, and at most {_BYTES} are read; write smaller images")
-        rows = min(rows, max(1, _BYTES // max(1, each)))
+            raise UserError(
+                f"{path} has rows of {each} bytes, more than the {_BYTES} that are read; write smaller images"
+            )
+        rows = min(rows, max(1, _BYTES // max(1, group.total_byte_size)))
     return rows
 
 

@@ -13,6 +13,7 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Container, Iterator, Sequence
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
+from carl.data.decoding.regular_files import open_regular
 from carl.data.decoding.tar import read_tar
 from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable
 from carl.data.packing.cache import cache_folder, locked
@@ -45,7 +47,7 @@ _AT_ONCE = 16  # shards whose images are counted at the same time
 _ROWS = 64  # of a Parquet file, read at once
 _MOST_STATED = 2**24  # images of a shard that a sizes.json is believed; the order of a shard's images is in memory
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})")
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def find_shards(source: str, progress: Progress) -> Shards:
         stamps = list(pool.map(_stamp, addresses))
     key = hashlib.blake2b(json.dumps([addresses, stamps]).encode(), digest_size=16).hexdigest()
     kept = cache_folder() / "shards" / f"{key}.json"
-    with locked(key, lambda: progress("waiting for another process that counts the images", 0, 0)):
+    with locked(key, "counts the images"):
         counts = _kept_counts(kept, len(addresses))
         if counts is None:
             counts = _count_all(addresses, progress)
@@ -164,6 +166,10 @@ def expand(source: str) -> list[str]:
     if "://" not in source and Path(source).is_dir():
         found = [str(path) for kind in KINDS for path in sorted(Path(source).rglob(f"*{kind}")) if path.is_file()]
     else:
+        if math.prod(len(_alternatives(braces[1])) for braces in _BRACES.finditer(source)) > MOST_SHARDS:
+            raise UserError(
+                f"{source:.200} stands for more than {MOST_SHARDS} shards; name fewer shards, and larger ones"
+            )
         found = list(itertools.chain.from_iterable(_globbed(pattern) for pattern in _without_braces(source)))
     found = list(dict.fromkeys(found))
     if not found:
@@ -180,16 +186,16 @@ def _without_braces(pattern: str) -> Iterator[str]:
     if found is None:
         yield pattern
         return
-    numbers = _RANGE.fullmatch(found[1])
-    if numbers is None:
-        words: Sequence[str] = found[1].split(",")
-    else:
-        first, last = int(numbers[1]), int(numbers[2])
-        if abs(last - first) >= MOST_SHARDS:
-            raise UserError(f"{{{found[1]}}} stands for over {MOST_SHARDS} shards; name fewer and larger ones")
-        words = [f"{n:0{len(numbers[1])}d}" for n in range(first, last + 1)]
+    words, width = _alternatives(found[1]), len(found[1].partition("..")[0])
     for word in words:
-        yield from _without_braces(pattern[: found.start()] + word + pattern[found.end() :])
+        shown = word if isinstance(word, str) else f"{word:0{width}d}"
+        yield from _without_braces(pattern[: found.start()] + shown + pattern[found.end() :])
+
+
+def _alternatives(inside: str) -> Sequence[str] | range:
+    """What stands between braces: words, or a range of numbers, of which none is made yet."""
+    numbers = _RANGE.fullmatch(inside)
+    return inside.split(",") if numbers is None else range(int(numbers[1]), int(numbers[2]) + 1)
 
 
 def _globbed(pattern: str) -> list[str]:
@@ -225,7 +231,7 @@ def open_address(address: str) -> BinaryIO:
     """A file to read from, here or elsewhere."""
     if "://" not in address:
         try:
-            return open(address, "rb")
+            return open_regular(address)
         except OSError as error:
             raise UserError(f"cannot read {address}: {error.strerror}; check the path") from None
     system, path = _file_system(address)
