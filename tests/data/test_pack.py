@@ -180,7 +180,7 @@ def test_a_full_disk_means_memory_and_a_note_or_an_error_that_names_the_remedy(f
     assert dataset.fingerprint == fingerprint
     assert "is full" in dataset.notes[-1]
     monkeypatch.setattr(pack, "_memory", lambda: 1000)
-    with pytest.raises(UserError, match=r"is full.*1,000 bytes of memory.*CARL_CACHE"):
+    with pytest.raises(UserError, match=r"1,000 bytes of memory.*is full.*CARL_CACHE"):
         open_dataset(folder)
     assert entries(cache) == []
 

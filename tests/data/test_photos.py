@@ -144,7 +144,7 @@ def test_only_folders_of_image_files_can_be_forced(tmp_path):
     pq.write_table(pa.table({"image": [{"bytes": stream.getvalue(), "path": "1.png"}]}), tmp_path / "x.parquet")
     for name in ("x.npy", "x.parquet"):
         assert open_dataset(tmp_path / name, image_size=32).views_from == "packed"
-        with pytest.raises(UserError, match=r"data\.views_from='photos' cuts views from a folder"):
+        with pytest.raises(UserError, match=r"data\.views_from='photos' needs a folder"):
             open_dataset(tmp_path / name, image_size=32, views_from="photos")
 
 

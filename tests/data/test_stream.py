@@ -182,7 +182,7 @@ def test_patterns_stand_for_many_shards(folder: Path):
     ("source", "complaint"),
     [
         ("none-*.tar", "names no shards"),
-        ("{0..99999999}.tar", "over 1000000 shards"),
+        ("{0..99999999}.tar", "more than 1000000 shards"),
         ("gone.tar", "cannot read .*gone.tar"),
         ("nowhere://x/0.tar", "cannot read nowhere://x/0.tar"),
     ],

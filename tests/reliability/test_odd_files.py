@@ -19,7 +19,7 @@ from PIL import Image
 
 from carl.data import open_dataset
 from carl.data.decoding.crop import encoded_size
-from carl.data.decoding.decode import DecodeError, decode, strict_decoding
+from carl.data.decoding.decode import DecodeError, decode, image_size, strict_decoding
 from carl.data.listing import silent
 from carl.data.open import absolute_source, open_images
 from carl.data.packing.cache import locked
@@ -296,6 +296,7 @@ def test_a_tiny_file_of_a_huge_image_takes_no_memory(make: Callable[[int], bytes
     with bounded(), strict_decoding():
         with pytest.raises(DecodeError, match="9400 x 9400"):
             decode(make(9_400), (8, 8))
+        assert image_size(make(9_400)) is None
         with pytest.raises(DecodeError, match="9400 x 9400"):
             encoded_size(make(9_400))
 

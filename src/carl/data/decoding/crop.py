@@ -1,7 +1,7 @@
-"""Crops of encoded images, cut while they are decoded, by all cores.
+"""Crops of encoded images, decoded and cut on all cores.
 
-Threads, not processes: Pillow lets go of the interpreter while it decodes and resamples, so there is nothing to
-start, to feed or to clean up. A crop is a function of the bytes and the box alone: no number of threads changes it.
+Threads do this, not processes: Pillow releases the interpreter while it decodes and resamples, so there is nothing to
+start, feed or clean up. A crop depends only on the bytes and the box, so the number of threads does not change it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 
 
 def pool() -> ThreadPoolExecutor:
-    """The threads of this process that decode."""
+    """The threads that decode for this process."""
     return _pool(os.getpid())
 
 
@@ -64,7 +64,7 @@ def crop_encoded(data: bytes, boxes: np.ndarray, crops: list[np.ndarray], row: i
         image = open_image(io.BytesIO(data))
         full_sides = sum(image.size)
         _reduce(image, min(float(box[2:].min()) / crop.shape[1] for box, crop in zip(boxes, crops, strict=True)))
-        scale = sum(image.size) / full_sides  # of the reduced image to the full one
+        scale = sum(image.size) / full_sides  # from the full image to the reduced one
         image = upright_rgb(image)
         for box, crop in zip(boxes, crops, strict=True):
             crop[row] = _crop(image, box * scale, crop.shape[1])
@@ -76,7 +76,7 @@ def encoded_size(data: bytes) -> tuple[int, int]:
     """Height and width of the upright image, from the header."""
     try:
         height, width = _size_of(io.BytesIO(data))
-    except Exception as error:  # as above
+    except Exception as error:  # see above
         raise DecodeError(f"{error or type(error).__name__}".splitlines()[0]) from error
     if not 0 < height * width <= (Image.MAX_IMAGE_PIXELS or height * width):
         raise DecodeError(f"{width} x {height} pixels, and at most {Image.MAX_IMAGE_PIXELS} are allowed")
@@ -84,7 +84,7 @@ def encoded_size(data: bytes) -> tuple[int, int]:
 
 
 def _reduce(image: Image.Image, factor: float) -> None:
-    """Have a JPEG decoded at the lowest resolution that is not more than `factor` below the full one."""
+    """Have a JPEG decoded at a lower resolution, but at least at 1/`factor` of the full one."""
     if image.format == "JPEG" and factor >= 2:
         image.draft(None, (int(image.width / factor), int(image.height / factor)))
 

@@ -1,7 +1,7 @@
 """From the bytes of an image file to pixels (H, W, C) uint8, upright and in RGB.
 
-Grey, palette, CMYK and 16-bit images become RGB with 8 bits; transparent pixels are composited on white; of an
-animation the first frame is taken. TIFFs with bands that are not colours keep their channels.
+Grey, palette, CMYK and 16-bit images become RGB with 8 bits. Transparent pixels are drawn on white. Of an animation,
+the first frame is used. TIFFs with bands that are not colours keep all their channels.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from carl.data.decoding.regular_files import open_regular
 from carl.data.decoding.tiff import block_bytes, has_other_bands, is_tiff, read_bands
 from carl.data.listing import LARGEST_IMAGE, Content, Unusable
 
-# Pillow tells formats by content and knows many more, some of which run other programs: PostScript named .jpg would be
-# handed to Ghostscript.
+# Pillow recognises formats by their content and knows many more, some of which run other programs: it would hand
+# PostScript named .jpg to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-AS_IS_SIDE = 256  # pixels; larger images are only decoded to be scaled, since thousands of them wait in memory
+AS_IS_SIDE = 256  # pixels; larger images are always scaled down, because thousands of them may wait in memory
 _STRIP = 2**22  # pixels of a large image that are changed at once
 # Bytes per pixel that Pillow needs to decode a format (measured, Pillow 13.0.0), where they are more than the 8 of
 # others. An image of a costly format may have fewer pixels, so that all stay below the same memory.
@@ -55,9 +55,9 @@ class OversizedError(Exception):
 
 @contextmanager
 def strict_decoding() -> Iterator[None]:
-    """Make decompression bombs errors, and silence Pillow on files that are merely untidy.
+    """Refuse decompression bombs, and silence warnings about files that are merely untidy.
 
-    Warning filters belong to the process, not to a thread: enter this once, around the pool of decoders.
+    Warning filters belong to the process, not to a thread, so this is entered once, around the pool of decoders.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -67,18 +67,38 @@ def strict_decoding() -> Iterator[None]:
 
 def open_image(file: BinaryIO) -> Image.Image:
     """An image of one of FORMATS, with its header read and its size checked before any memory is taken for pixels."""
+    _check_size("WEBP", _webp_size(file))  # Pillow takes memory for the pixels of a WebP when it opens it
     image = Image.open(file, formats=_installed_formats())
+    _check_size(image.format or "", image.size)
     allowed = Image.MAX_IMAGE_PIXELS
     if allowed is None:  # lifted by the user's own program
         return image
-    most = allowed * _COST // max(_COST, _COSTLY.get(image.format or "", 0))
-    if image.width * image.height > most:
-        raise DecodeError(
-            f"{image.width} x {image.height} pixels, more than the {most:,} that are allowed in {image.format} files"
-        )
     if image.format == "TIFF" and block_bytes(image.tag_v2, image.size) > allowed * _COST // 2:  # type: ignore[attr-defined]
         raise DecodeError("a TIFF in strips or tiles that are too large; save it in smaller ones")
     return image
+
+
+def _check_size(form: str, size: tuple[int, int]) -> None:
+    """Refuse more pixels than fit into memory when an image of this format is decoded."""
+    if Image.MAX_IMAGE_PIXELS is None:
+        return
+    most = Image.MAX_IMAGE_PIXELS * _COST // max(_COST, _COSTLY.get(form, 0))
+    if size[0] * size[1] > most:
+        raise DecodeError(f"{size[0]} x {size[1]} pixels, more than the {most:,} that are allowed in a {form} file")
+
+
+def _webp_size(file: BinaryIO) -> tuple[int, int]:
+    """The width and height that the header of a WebP states; (0, 0) for any other file."""
+    head = file.read(30)
+    file.seek(0)
+    if head[:4] != b"RIFF" or head[8:12] != b"WEBP" or len(head) < 30:
+        return 0, 0
+    if head[12:16] == b"VP8X":
+        return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")
+    if head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
 
 
 @cache
@@ -88,7 +108,7 @@ def _installed_formats() -> tuple[str, ...]:
 
 
 def decode(content: Content, shape: tuple[int, int] | None) -> np.ndarray:
-    """The image as it is (if no side is longer than AS_IS_SIDE), or cut and scaled to `shape` (height, width)."""
+    """The image as it is (if no side is longer than AS_IS_SIDE), or cropped and scaled to `shape` (height, width)."""
     if isinstance(content, Unusable):
         raise DecodeError(content.reason)
     if isinstance(content, np.ndarray):
@@ -123,7 +143,7 @@ def image_size(content: Content) -> tuple[int, int] | None:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a regular file, or why there is none."""
+    """The content of a regular file; a DecodeError says why it cannot be read."""
     with open_file(path) as file:
         try:
             return file.read()
@@ -132,7 +152,7 @@ def read_file(path: Path) -> bytes:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A regular file of at most LARGEST_IMAGE bytes, or why it is none."""
+    """An open regular file of at most LARGEST_IMAGE bytes; a DecodeError says why it cannot be opened."""
     try:
         file = open_regular(path)
     except FileNotFoundError as error:
@@ -160,7 +180,7 @@ def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
     if shape is None:
         _check_as_is(image.height, image.width)
     elif image.format == "JPEG":
-        # Decodes at 1/2, 1/4 or 1/8; twice the size wanted remains, so that the resampling decides the look.
+        # Decodes at 1/2, 1/4 or 1/8, but at least at twice the wanted size, so that the resampling decides the look.
         image.draft(None, (2 * max(shape), 2 * max(shape)))
     image = upright_rgb(image)
     return np.asarray(image if shape is None else _fit(image, shape))
@@ -177,7 +197,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 def _upright(image: Image.Image) -> Image.Image:
     if image.format == "PNG" and "exif" not in image.info and not image.info.get("Raw profile type exif"):
-        return image  # spares most PNGs a quarter of their time
+        return image  # saves a quarter of the time for most PNGs
     image.load()
     turn = _TURNS.get(orientation(image))
     return image if turn is None else image.transpose(turn)
@@ -236,12 +256,12 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
-    """Scale so that `shape` is just covered (antialiased) and cut the middle out, in one resampling."""
+    """Scale until `shape` is just covered and crop the middle, in one antialiased resampling."""
     height, width = shape
     if image.size == (width, height):
         return image
-    scale = min(image.width / width, image.height / height)  # source pixels a target pixel
-    # Rounding can leave a hair less than nothing, as for 47 pixels scaled to 46, which Pillow refuses.
+    scale = min(image.width / width, image.height / height)  # source pixels per target pixel
+    # Rounding can make these slightly negative, as for 47 pixels scaled to 46, and Pillow refuses that.
     left, top = max(0.0, image.width - scale * width) / 2, max(0.0, image.height - scale * height) / 2
     box = (left, top, image.width - left, image.height - top)
     return image.resize((width, height), Image.Resampling.BICUBIC, box)

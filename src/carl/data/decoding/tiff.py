@@ -1,4 +1,4 @@
-"""A small reader of TIFFs with any number of bands, for those that Pillow refuses (it knows colours only).
+"""A small reader for TIFFs with any number of bands, which Pillow refuses because it only knows colours.
 
 Reads the first image: 8- or 16-bit unsigned samples in strips or tiles, interleaved or in planes, uncompressed
 or deflated, with or without horizontal differencing. TIFF 6.0, 1992, sections 2, 14 and 15.
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 MAX_BYTES = 2**28  # of samples; Pillow allows about as much for an RGB image (3 x 89 million)
-MAX_BLOCKS = 2**20  # strips or tiles; each is a number to keep
+MAX_BLOCKS = 2**20  # strips or tiles; a number is kept for each
 
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS = (
     256,
@@ -39,7 +39,7 @@ _PHOTOMETRIC, _EXTRA = 262, 338
 _WANTED = {_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS, _PLANAR, _PREDICTOR, _FORMAT} | {
     _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS,
 }  # fmt: skip
-_FIELD_TYPES = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG: all that the tags above use
+_FIELD_TYPES = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT and LONG: the only types that the tags above use
 
 
 def is_tiff(data: bytes) -> bool:
@@ -47,10 +47,10 @@ def is_tiff(data: bytes) -> bool:
 
 
 def has_other_bands(tags: Mapping[int, Any]) -> bool:
-    """Whether samples follow grey or RGB that are not opacity: Pillow would drop them, or take them for opacity."""
-    colours = {0: 1, 1: 1, 2: 3}.get(tags.get(_PHOTOMETRIC, -1))  # of white-is-zero, black-is-zero and RGB
+    """Whether there are bands besides grey or RGB and opacity: Pillow would drop them, or take them for opacity."""
+    colours = {0: 1, 1: 1, 2: 3}.get(tags.get(_PHOTOMETRIC, -1))  # for white-is-zero, black-is-zero and RGB
     extra = tags.get(_EXTRA) or (0,)
-    opacity = (extra if isinstance(extra, tuple) else (extra,))[0] in (1, 2)  # multiplied in or not
+    opacity = (extra if isinstance(extra, tuple) else (extra,))[0] in (1, 2)  # premultiplied or not
     return colours is not None and tags.get(_BANDS, 1) > colours + opacity
 
 
@@ -84,7 +84,7 @@ def read_bands(data: bytes) -> np.ndarray:
         image = _read_plane(data, tags, dtype, (height, width, bands), 0)
     if image.dtype == np.uint8:
         return image
-    return np.stack([np.rint(row * (255 / 65535)).astype(np.uint8) for row in image])  # by rows, to spare memory
+    return np.stack([np.rint(row * (255 / 65535)).astype(np.uint8) for row in image])  # row by row, to save memory
 
 
 def _read_tags(data: bytes, order: str) -> dict[int, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Parquet files as Hugging Face writes them: an `image` column of encoded bytes, perhaps a `label` column."""
+"""Parquet files as Hugging Face writes them: an `image` column of encoded bytes, and perhaps a `label` column."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from carl.errors import UserError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "class_label", "cls", "category")
-_ROWS = 256  # read at once, or fewer where the images are large
-_BYTES = 256 * 2**20  # of images read at once; a single one may not be larger
-# What pyarrow raises on damaged files, beside its own errors.
+_ROWS = 256  # read at once, or fewer if they are large
+_BYTES = 256 * 2**20  # of images read at once; no single image may be larger
+# What pyarrow raises on damaged files, besides its own errors.
 _DAMAGED = (
     pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError,
 )  # fmt: skip
@@ -46,7 +46,7 @@ class _Columns:
 
 
 def list_parquet(path: Path, name: str) -> Listing:
-    """The images of a file, or of a folder of shards, and of the other splits beside it."""
+    """The images of a file or of a folder of files, with the other splits that lie beside it."""
     shards, opened = _shards_in_folder(path) if path.is_dir() else _shards_beside_file(path)
     files = [file for paths in shards.values() for file in paths]
     with _open(files[0]) as first:
@@ -121,7 +121,7 @@ def _open(path: Path) -> pq.ParquetFile:
 
 
 def _count_rows(path: Path) -> int:
-    with _open(path) as file:  # one after the other: there may be more shards than files that may be open
+    with _open(path) as file:  # one at a time: there may be more files than a process may have open
         return int(file.metadata.num_rows)
 
 
@@ -183,7 +183,7 @@ def _holds_labels(kind: pa.DataType) -> bool:
 
 
 def _class_names(files: list[Path], columns: _Columns) -> tuple[str, ...]:
-    """From the `huggingface` features of the label's column, else from a `class_names` list in the metadata."""
+    """From the `huggingface` features of the label column, or from a `class_names` list in the metadata."""
     for path in files:
         with _open(path) as file:
             metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
@@ -217,7 +217,7 @@ def _distinct_labels(files: list[Path], columns: _Columns) -> tuple[str, ...]:
     except UserError:
         raise
     except _DAMAGED as error:
-        raise UserError(f"the labels of a Parquet file cannot be read ({first_line(error)}); write it again") from error
+        raise UserError(f"the labels in {path} cannot be read ({first_line(error)}); write it again") from error
     return tuple(sorted(names))
 
 
