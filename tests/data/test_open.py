@@ -164,7 +164,7 @@ def test_views_can_be_cut_from_photos_only_of_a_folder_of_files(make: Maker, tmp
 
 
 def test_a_python_data_set_is_no_stream():
-    with pytest.raises(UserError, match="reads shards, and list has none"):
+    with pytest.raises(UserError, match="needs shards, and a list has none"):
         open_dataset(list(PIXELS), views_from="stream")
 
 

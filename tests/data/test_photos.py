@@ -261,7 +261,7 @@ def test_a_run_on_photos_trains_probes_draws_its_gallery_and_resumes_without_dec
     small = ["--backbone", "test_resnet", "--batch-size", "8", "--prototypes", "10", "--set", "probe.images=16"]
     ended = carl("pretrain", tmp_path / "album", *small, "--epochs", "1", "--out", "run")
     assert ended.returncode == 0, ended.stderr
-    assert "training cuts its views from the files (usually" in ended.stdout
+    assert "training cuts its views from the files" in ended.stdout
     with np.load(tmp_path / "run" / "gallery.npz", allow_pickle=False) as gallery:
         assert gallery["views"].std() > 10
         assert len(gallery["thumbnails"]) == 32

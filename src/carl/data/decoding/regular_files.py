@@ -45,7 +45,11 @@ def map_array(path: Path) -> np.ndarray:
 
 
 def check_not_cut(array: np.ndarray) -> None:
-    """Refuse a memory-mapped array whose file has become shorter: reading past its end would kill the process."""
+    """Refuse a memory-mapped array whose file has become shorter: reading past its end would kill the process.
+
+    It cannot see a file that is cut between this check and the reading that follows it. Nothing but a copy of the whole
+    file could.
+    """
     mapping = getattr(array, "_mmap", None)  # NumPy keeps it for views as well
     if mapping is not None and mapping.size() < len(mapping):
         raise UserError(

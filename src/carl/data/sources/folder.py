@@ -108,8 +108,8 @@ def walk_images(root: Path, closed: list[str] | None = None) -> list[str]:
     """Image files below `root`, named relative to it with slashes and sorted by folder.
 
     Files are recognised by their extension, or by their first bytes if they have none. Image files with another
-    extension (a PNG called .txt) are included too, so that they are reported as bad and not overlooked. Sub-folders that
-    cannot be read are added to `closed`.
+    extension (a PNG called .txt) are included too, so that they are reported as bad and not overlooked. Sub-folders
+    that cannot be read are added to `closed`.
     """
     start = len(str(root)) + 1
     found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root, closed) if _is_image(entry)]
