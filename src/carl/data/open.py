@@ -149,7 +149,7 @@ def absolute_source(source: str) -> str:
     if source in known_names():
         return source
     path = Path(_located(source))
-    if source and path.exists():
+    if source and os.path.exists(path):
         return str(path.resolve())
     return str(path.absolute()) if names_shards(source) and "://" not in source else source
 
@@ -199,7 +199,7 @@ def _with_stream(name: str, shards: Shards, image_size: int | None, max_bad: int
 
 
 def _unknown(source: str) -> UserError:
-    if source and os.path.exists(_located(source)):
+    if source and Path(_located(source)).exists():
         kinds = [kind for kind, entry in SOURCES.items() if not entry.known_by_name]
         return UserError(
             f"{source} is a file of an unknown kind; give one of {', '.join(kinds)}, or one of the names "
