@@ -13,7 +13,7 @@ import click
 from carl.errors import UserError, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
-from carl.terminal import show_progress
+from carl.terminal import reserve_standard_streams, show_progress
 from carl.use.export import FORMATS
 from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
 
@@ -574,6 +574,7 @@ def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 def main() -> None:
     """Entry point: a mistake of the user's is one line and exit code 2."""
+    reserve_standard_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
     try:

@@ -156,7 +156,7 @@ def test_imagenet64_is_read_from_pickled_batches_and_from_npz(tmp_path, form):
 
 
 def test_imagenet64_says_where_to_put_it(tmp_path):
-    with pytest.raises(UserError, match=r"not at .*imagenet64.*image-net\.org"):
+    with pytest.raises(UserError, match=r"not in .*imagenet64.*image-net\.org"):
         open_dataset("imagenet64", root=tmp_path)
 
 

@@ -159,12 +159,12 @@ def test_an_archive_left_beside_photos_does_not_make_them_shards(tmp_path: Path)
 
 @pytest.mark.parametrize("make", [make_npy, make_tar])
 def test_views_can_be_cut_from_photos_only_of_a_folder_of_files(make: Maker, tmp_path: Path):
-    with pytest.raises(UserError, match="cuts views from a folder of colour images"):
+    with pytest.raises(UserError, match="needs a folder of colour images"):
         open_dataset(make(tmp_path), views_from="photos")
 
 
 def test_a_python_data_set_is_no_stream():
-    with pytest.raises(UserError, match="reads shards, and list has none"):
+    with pytest.raises(UserError, match="needs shards, and a list has none"):
         open_dataset(list(PIXELS), views_from="stream")
 
 

@@ -144,7 +144,7 @@ def test_a_file_that_is_not_parquet_is_an_error(tmp_path):
 
 def test_labels_beyond_the_class_names_are_an_error(tmp_path):
     path = write(tmp_path / "a.parquet", [1], [5], HUGGING_FACE)
-    with pytest.raises(UserError, match=r"from 5 to 5 where there are 2 classes"):
+    with pytest.raises(UserError, match=r"from 5 to 5, but there are 2 classes"):
         open_dataset(path)
 
 

@@ -145,7 +145,7 @@ def test_only_folders_of_image_files_can_be_forced(tmp_path):
     pq.write_table(pa.table({"image": [{"bytes": stream.getvalue(), "path": "1.png"}]}), tmp_path / "x.parquet")
     for name in ("x.npy", "x.parquet"):
         assert open_dataset(tmp_path / name, image_size=32).views_from == "packed"
-        with pytest.raises(UserError, match=r"data\.views_from='photos' cuts views from a folder"):
+        with pytest.raises(UserError, match=r"data\.views_from='photos' needs a folder"):
             open_dataset(tmp_path / name, image_size=32, views_from="photos")
 
 
@@ -262,7 +262,7 @@ def test_a_run_on_photos_trains_probes_draws_its_gallery_and_resumes_without_dec
     small = ["--backbone", "test_resnet", "--batch-size", "8", "--prototypes", "10", "--set", "probe.images=16"]
     ended = carl("pretrain", tmp_path / "album", *small, "--epochs", "1", "--out", "run")
     assert ended.returncode == 0, ended.stderr
-    assert "training cuts its views from the files (usually" in ended.stdout
+    assert "training cuts its views from the files" in ended.stdout
     with np.load(tmp_path / "run" / "gallery.npz", allow_pickle=False) as gallery:
         assert gallery["views"].std() > 10
         assert len(gallery["thumbnails"]) == 32

@@ -183,7 +183,7 @@ def test_patterns_stand_for_many_shards(folder: Path):
     ("source", "complaint"),
     [
         ("none-*.tar", "names no shards"),
-        ("{0..99999999}.tar", "over 1000000 shards"),
+        ("{0..99999999}.tar", "more than 1000000 shards"),
         ("gone.tar", "cannot read .*gone.tar"),
         ("nowhere://x/0.tar", "cannot read nowhere://x/0.tar"),
     ],
@@ -283,7 +283,7 @@ def test_a_compressed_or_foreign_file_is_named_with_a_remedy(tmp_path: Path):
     with pytest.raises(UserError, match=r"compressed.*gunzip"):
         count_images(str(tmp_path / "0.tar"))
     (tmp_path / "1.tar").write_bytes(b"no tar file " * 100)
-    with pytest.raises(UserError, match="not a tar file, or a damaged one"):
+    with pytest.raises(UserError, match="is not a tar file"):
         count_images(str(tmp_path / "1.tar"))
 
 

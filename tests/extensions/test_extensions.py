@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from carl.views.operations import OPERATIONS
 
 from carl.data.open import SOURCES
 from carl.evaluation.protocols import PROTOCOLS
 from carl.methods import METHODS
 from carl.use.export import FORMATS
+from carl.views.operations import OPERATIONS
 from tests.conftest import Run
 from tests.extensions.toy_format import TOY_FORMAT
 from tests.extensions.toy_method import ToyMethod

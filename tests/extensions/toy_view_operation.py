@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from carl.views.operations.operation import Drawn, Operation
 from pydantic import Field
 from torch import Tensor
 
 from carl.config import Probability
+from carl.views.operations.operation import Drawn, Operation
 
 
 class UpsideDown(Operation):

@@ -381,7 +381,7 @@ def test_names_of_classes_that_unpack_to_gigabytes_take_no_memory(tmp_path: Path
     )
     (tmp_path / "a.npz").write_bytes(deflated)
     with bounded():
-        assert_refused(call(tmp_path, "data", "prepare", tmp_path), ["60000 classes", "shorter names"])
+        assert_refused(call(tmp_path, "data", "prepare", tmp_path), ["60000 class names", "shorter names"])
         assert_refused(call(tmp_path, "data", "prepare", "a.npz"), ["a.npz[class_names]", "too large"])
 
 

@@ -1,4 +1,4 @@
-"""The data set that a configuration names, cut down as it says."""
+"""The data set that a configuration names, cut down as the configuration says."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from carl.terminal import show_progress
 
 
 def load_data(data: DataConfig, labels_for: str | None = None) -> Dataset:
-    """The data set, without `data.held_out` training images and cut to `data.limit` where these are set.
+    """The data set, without the held-out images (`data.held_out`) and cut to `data.limit` images if those are set.
 
-    `labels_for` names a method that trains on labelled images alone.
+    `labels_for` names a method that trains only on labelled images.
     """
     dataset = open_dataset(
         data.source,
@@ -42,17 +42,17 @@ def load_data(data: DataConfig, labels_for: str | None = None) -> Dataset:
 
 
 def _check_uncut(data: DataConfig, labels_for: str | None) -> None:
-    """Refuse for a stream what needs all images at hand."""
+    """Refuse options that a stream cannot follow, because they need all images at hand."""
     if labels_for is not None:
-        raise UserError(f"a stream has no labels, and {labels_for} needs them; choose another --method")
+        raise UserError(f"shards have no labels, and {labels_for} needs them; choose another --method")
     if data.limit is not None:
-        raise UserError(f"data.limit={data.limit} cannot cut a stream; name fewer shards")
+        raise UserError(f"data.limit={data.limit} cannot be used with shards; name fewer shards")
     if data.held_out:
-        raise UserError(f"data.held_out={data.held_out} cannot cut a stream; keep shards of their own for judging")
+        raise UserError(f"data.held_out={data.held_out} cannot be used with shards; set some of them aside")
 
 
 def hold_out(dataset: Dataset, count: int) -> Dataset:
-    """`count` training images, evenly spaced, in the place of the test images, which nobody sees then."""
+    """Replace the test images, which nobody sees then, by `count` evenly spaced training images."""
     train = dataset.train
     if count >= len(train):
         raise UserError(f"data.held_out={count} leaves none of the {len(train)} training images; hold out fewer")
@@ -64,7 +64,7 @@ def hold_out(dataset: Dataset, count: int) -> Dataset:
 
 
 def labelled_only(dataset: Dataset, purpose: str) -> Dataset:
-    """The data set without its unlabelled images, for what needs labels; on STL-10 the 5,000 of `train`."""
+    """The data set without its unlabelled images; for STL-10 that leaves the 5,000 of `train`."""
     train = dataset.train
     if not train.labelled or train.labels is None:
         raise UserError(f"{dataset.name} has no labels, and {purpose} needs them; choose another --method")

@@ -1,4 +1,4 @@
-"""The one shape in which images reach the rest of the program, whatever they came from."""
+"""The one form in which images reach the rest of the program, whatever they come from."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from carl.data.decoding.regular_files import check_not_cut
+
 if TYPE_CHECKING:
     from carl.data.photo_images import PhotoImages
     from carl.data.sources.shards import Shards
 
 UNLABELLED = -1
 
-# What training cuts its views from: packed pixels, the files themselves, or shards that are read as it goes.
+# What training cuts its views from: packed pixels, the image files themselves, or shards that it reads as it goes.
 ViewSource = Literal["packed", "photos", "stream"]
 
 
@@ -41,17 +43,18 @@ class PackedImages:
 
     def gather(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`, in that order, as a new array (B, H, W, C)."""
+        check_not_cut(self.pixels)
         return np.ascontiguousarray(self.pixels[indices])
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Images that belong together, with labels where the source has them."""
+    """Images that belong together, with labels if the source has them."""
 
     images: PackedImages
-    labels: np.ndarray | None = None  # (N,) int64, UNLABELLED where an image has none
-    names: tuple[str, ...] | None = None  # file names, where the images were files
-    photos: PhotoImages | None = None  # the same images as files, where training cuts its views from these
+    labels: np.ndarray | None = None  # (N,) int64, UNLABELLED for an image without one
+    names: tuple[str, ...] | None = None  # file names, if the images were files
+    photos: PhotoImages | None = None  # the same images as files, if training cuts its views from them
 
     def __len__(self) -> int:
         return len(self.images)
@@ -81,7 +84,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Mean and standard deviation per channel, of values in [0, 1]."""
+    """Mean and standard deviation per channel, for values in [0, 1]."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -92,15 +95,15 @@ class Dataset:
     """What a source gives: its splits, its classes and the statistics of its training images."""
 
     name: str  # as on the command line
-    splits: Mapping[str, Split]  # "train" is always there; "test", "val", "unlabeled" where they exist
+    splits: Mapping[str, Split]  # always "train"; "test", "val" and "unlabeled" if the source has them
     statistics: Statistics
     fingerprint: str  # changes when the images change
     class_names: tuple[str, ...] = field(default=())
     notes: tuple[str, ...] = ()  # what the user should know: images resized, files left out
-    folds: tuple[np.ndarray, ...] = ()  # STL-10: ten arrays of indices into train, 1,000 each
+    folds: tuple[np.ndarray, ...] = ()  # for STL-10: ten arrays of 1,000 indices into train
     opened: str = "train"  # the split that the user's path named: "test" for photos-test.parquet
     fitted: bool = False  # whether the images had to be scaled and cut to one size to be packed
-    stream: Shards | None = None  # what training reads, where the splits hold only a sample of it
+    stream: Shards | None = None  # what training reads, if the splits hold only a sample of it
 
     @property
     def train(self) -> Split:
@@ -108,7 +111,7 @@ class Dataset:
 
     @property
     def pretraining(self) -> Split:
-        """What self-supervised training reads: the unlabelled images where the source sets them apart."""
+        """What self-supervised training reads: the unlabelled images if the source keeps them apart, else train."""
         return self.splits.get("unlabeled", self.train)
 
     @property
@@ -120,11 +123,11 @@ class Dataset:
 
     @property
     def training_images(self) -> int:
-        """How many images an epoch has to offer."""
+        """How many images there are to train on."""
         return len(self.pretraining) if self.stream is None else self.stream.images
 
     @property
     def test(self) -> Split | None:
-        """What evaluation reads: the test images, or the validation images where only those have labels."""
+        """What evaluation reads: the test images, or the validation images if only those have labels."""
         found = [self.splits[name] for name in ("test", "val") if name in self.splits]
         return next((split for split in found if split.labelled), found[0] if found else None)

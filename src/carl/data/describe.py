@@ -1,4 +1,4 @@
-"""What `carl data` shows: the known sources, a data set in rows of text, and a sheet of its images."""
+"""What `carl data` shows: the known sources, a description of a data set, and a sheet of its images."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from carl.data.dataset import Dataset, Split
 from carl.data.open import SOURCES
 from carl.files import atomic_writer
 
-Row = tuple[str, str]  # what it is, what it is here
+Row = tuple[str, str]  # a name, and the value here
 
 _GAP = 2  # pixels between the images of a sheet
-_CELL = 64  # pixels; smaller images are enlarged to it by whole factors, larger ones are shrunk
+_CELL = 64  # pixels; smaller images are enlarged by a whole factor, larger ones are shrunk
 
 
 def list_sources() -> list[Row]:
-    """Every data set that is known by name and every kind of files that opens, with a sentence about it."""
+    """Every data set that is known by name and every kind of file that can be opened, with a sentence about it."""
     return [(name, source.about) for name, source in SOURCES.items()]
 
 
@@ -42,7 +42,7 @@ def describe(dataset: Dataset) -> list[Row]:
 
 
 def contact_sheet(dataset: Dataset, path: Path, columns: int = 10, rows: int = 10) -> None:
-    """Write a PNG of training images: one row per class where there are labels, else images from all over."""
+    """Write a PNG of training images: one row per class if there are labels, otherwise images spread over the data."""
     split = dataset.train
     indices = _by_class(split, columns, rows) if split.labelled else _spread(len(split), columns, rows)
     labelled = split.labelled and bool(dataset.class_names)
@@ -109,5 +109,5 @@ def _resampling(pixels: np.ndarray, height: int) -> Image.Resampling:
 
 
 def _as_rgb(pixels: np.ndarray) -> np.ndarray:
-    """Three channels to look at: a grey one thrice, else the first three."""
+    """Three channels to look at: a grey channel three times, or the first three."""
     return np.repeat(pixels[..., :1], 3, axis=2) if pixels.shape[2] < 3 else np.ascontiguousarray(pixels[..., :3])

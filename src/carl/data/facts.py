@@ -1,4 +1,4 @@
-"""What a method, its presets and the records of a run may know of the data."""
+"""What a method, its presets and the records of a run may know about the data."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from carl.records.run_directory import DataRecord
 
 @dataclass(frozen=True)
 class DataFacts:
-    """What a method and its presets may know of the data."""
+    """What a method and its presets may know about the data."""
 
-    name: str  # a known name ("cifar10") where the source is recognised, else what the user gave
+    name: str  # a known name ("cifar10") if the source is recognised, otherwise what the user gave
     images: int
     channels: int
     image_size: int
@@ -33,7 +33,7 @@ class DataFacts:
 
     @classmethod
     def recorded(cls, record: DataRecord) -> DataFacts:
-        """The facts of data that may be gone by now."""
+        """The facts about data that may be gone by now."""
         return cls(record.name, record.images, record.channels, record.image_size, len(record.class_names))
 
 

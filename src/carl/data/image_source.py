@@ -1,4 +1,4 @@
-"""The images that a command was given, one after the other: listed, never packed, decoded as they are needed."""
+"""The images that a command was given, one by one: listed, never packed, and decoded as they are needed."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ import numpy as np
 
 from carl.data.dataset import UNLABELLED
 from carl.data.decoding.parallel import Oversized, decode_all
+from carl.data.decoding.regular_files import check_not_cut
 from carl.data.listing import ArraySplit, EncodedImage, EncodedSplit, MappedSplit, SplitListing
 
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """Images in a fixed order, none of them read yet."""
+    """Images in a fixed order, not read yet."""
 
     name: str  # as the user gave it
     key: str  # changes when the images do
     splits: Mapping[str, SplitListing]
     class_names: tuple[str, ...] = ()
-    by_split: bool = False  # whether images without names of their own are called after their split
-    files: bool = False  # whether the images are files, and their names the paths of these
+    by_split: bool = False  # whether images without names are named after their split
+    files: bool = False  # whether the images are files and their names are paths
 
     @property
     def count(self) -> int:
-        """How many images, 0 where that is not known before they are read."""
+        """The number of images; 0 if it is not known before they are read."""
         counts = [split.count for split in self.splits.values()]
         return sum(counts) if all(counts) else 0
 
@@ -38,7 +39,7 @@ class ImageSource:
         return any(_is_labelled(split) for split in self.splits.values())
 
     def read(self, start: int = 0) -> Iterator[tuple[str, EncodedImage]]:
-        """Each image from number `start` on, with the split it belongs to."""
+        """Each image from number `start` on, with the name of its split."""
         for name, split in self.splits.items():
             if split.count and start >= split.count:
                 start -= split.count
@@ -48,7 +49,7 @@ class ImageSource:
                 yield from ((name, image) for image in _images(split, prefix, start))
                 start = 0
                 continue
-            for image in _images(split, prefix, 0):  # only reading it tells how many images are skipped in it
+            for image in _images(split, prefix, 0):  # its length is not known, so the images to skip are read
                 if start == 0:
                     yield name, image
                 start = max(0, start - 1)
@@ -61,7 +62,7 @@ def _is_labelled(split: SplitListing) -> bool:
 
 
 def _images(split: SplitListing, prefix: str, start: int) -> Iterator[EncodedImage]:
-    """The images of a split from number `start` on; those of arrays are called PREFIX#NUMBER."""
+    """The images of a split from number `start` on; images in arrays are named PREFIX#NUMBER."""
     if isinstance(split, EncodedSplit):
         yield from islice(split.read(), start, None)
         return
@@ -69,21 +70,22 @@ def _images(split: SplitListing, prefix: str, start: int) -> Iterator[EncodedIma
     for pixels, labels in [(split.pixels, split.labels)] if isinstance(split, MappedSplit) else split.read():
         for row in range(max(0, start - number), len(pixels)):
             label = UNLABELLED if labels is None else int(labels[row])
+            check_not_cut(pixels)
             yield EncodedImage(f"{prefix}#{number + row}", pixels[row], label)
         number += len(pixels)
 
 
-Decoded = np.ndarray | str  # pixels (H, W, C), or the reason why there are none
+Decoded = np.ndarray | str  # pixels (H, W, C), or why there are none
 
 
 def decoded_images(
     source: ImageSource, start: int, shape: tuple[int, int], channels: int, wanted: Callable[[int], bool] | None = None
 ) -> Generator[tuple[str, EncodedImage, Decoded], None, None]:
-    """Each image from number `start` on with its split and its pixels, cut and scaled to `shape`, in order.
+    """Each image from number `start` on, in order, with its split and its pixels, cropped and scaled to `shape`.
 
-    Files are decoded by all cores, a few tasks ahead of the reader; those whose number is not `wanted` not at all.
+    All cores decode, a few tasks ahead of the reader. Images whose number is not `wanted` are passed over.
     """
-    ahead: deque[str] = deque()  # splits of the images that the decoders have taken
+    ahead: deque[str] = deque()  # the splits of the images that are being decoded
 
     def images() -> Iterator[EncodedImage]:
         for number, (split, image) in enumerate(source.read(start), start):
@@ -92,7 +94,7 @@ def decoded_images(
                 yield image
 
     encoded = any(isinstance(split, EncodedSplit) for split in source.splits.values())
-    # Processes are worth their start for many files, not for arrays, which cost more to send than to scale.
+    # Starting processes pays off for many files, but not for arrays, which take longer to send than to scale.
     sharers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     for image, pixels in decode_all(images(), max(0, source.count - start) if encoded else 0, shape, sharers):
         split = ahead.popleft()

@@ -1,4 +1,4 @@
-"""What a source holds, before any pixel of it is read. Making a listing is cheap; packing it is not."""
+"""What a source holds, before any pixel is read. Making a listing is cheap; packing it is not."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from carl.errors import UserError
 if TYPE_CHECKING:
     from carl.data.sources.shards import Shards
 
-Progress = Callable[[str, int, int], None]  # what is being done, how many are done, of how many (0: unknown)
-LARGEST_IMAGE = 256 * 2**20  # bytes of an image file; more than any photo, less than what hurts
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, out of how much (0: unknown)
+LARGEST_IMAGE = 256 * 2**20  # bytes of an image file: more than any photo has, and little enough for memory
 MAX_CLASSES = 2**16
-MOST_LETTERS = 2**24  # of the names of all classes: 256 for each of the most that there may be
+MOST_LETTERS = 2**24  # in the names of all classes together: 256 each if there are MAX_CLASSES
 _CALL_EVERY = 0.1  # seconds
 
 
 @dataclass(frozen=True)
 class Unusable:
-    """Stands for an image that is known to be bad before it is read."""
+    """An image that is known to be bad before it is read."""
 
     reason: str
 
 
-Content = bytes | Path | np.ndarray | Unusable  # encoded, where it lies, or decoded as (H, W, C) uint8
+Content = bytes | Path | np.ndarray | Unusable  # encoded bytes, a file, or pixels (H, W, C) uint8
 
 
 def silent(what: str, done: int, total: int) -> None:
-    """The progress callback of those who do not want to know."""
+    """The progress callback that shows nothing."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class EncodedImage:
-    """One image that is still to be decoded."""
+    """One image that is not decoded yet."""
 
     name: str
     content: Content
@@ -50,18 +50,18 @@ class EncodedImage:
 
 @dataclass(frozen=True, eq=False)
 class EncodedSplit:
-    """Images to decode one by one, of sizes that are not known yet."""
+    """Images to decode one by one; their sizes are not known yet."""
 
     count: int
     labelled: bool
     read: Callable[[], Iterator[EncodedImage]]
     named: bool = True  # whether the names mean something to the user
-    folder: Path | None = None  # where the files of these names lie, if they are files
+    folder: Path | None = None  # which the names are relative to, if the images are files
 
 
 @dataclass(frozen=True, eq=False)
 class ArraySplit:
-    """Equal-sized images that are pixels already and come in blocks (n, H, W, C) with labels (n,) or none."""
+    """Equal-sized images that are pixels already, in blocks (n, H, W, C), each with labels (n,) or None."""
 
     count: int
     read: Callable[[], Iterator[tuple[np.ndarray, np.ndarray | None]]]
@@ -69,7 +69,7 @@ class ArraySplit:
 
 @dataclass(frozen=True, eq=False)
 class MappedSplit:
-    """Pixels that already lie in an array which can be used where it is, such as a memory-mapped .npy file."""
+    """Pixels in an array that can be used as it is, such as a memory-mapped .npy file."""
 
     pixels: np.ndarray  # (N, H, W, C) uint8
     labels: np.ndarray | None = None  # (N,) int64
@@ -87,30 +87,30 @@ class Listing:
     """The splits of a source, and a key that changes when its files do."""
 
     name: str
-    key: str | None  # None: nothing is known by which a change would be noticed, so nothing is cached
+    key: str | None  # None: a change could not be noticed, so nothing is cached
     splits: Mapping[str, SplitListing]
     class_names: tuple[str, ...] = ()
     folds: tuple[np.ndarray, ...] = ()
     opened: str = "train"  # the split that the user's path named
     notes: tuple[str, ...] = field(default=())
-    shards: Shards | None = None  # where these are, training reads them as it goes instead of packing all images
+    shards: Shards | None = None  # if set, training reads these as it goes instead of packing all images
 
     def __post_init__(self) -> None:
         check_class_names(self.class_names, self.name)
 
 
 def check_class_names(names: Collection[str], where: str) -> None:
-    """Refuse more or longer names of classes than data sets have: a few bytes, compressed, can ask for any number."""
+    """Refuse more or longer class names than any data set has: a few compressed bytes can stand for any number."""
     letters = sum(map(len, names))
     if len(names) > MAX_CLASSES or letters > MOST_LETTERS:
         raise UserError(
-            f"{where} names at least {len(names)} classes in {letters} letters; at most {MAX_CLASSES} classes and "
-            f"{MOST_LETTERS} letters are read: use fewer classes or shorter names"
+            f"{where} has at least {len(names)} class names with {letters} letters; at most {MAX_CLASSES} classes and "
+            f"{MOST_LETTERS} letters are allowed: use fewer classes or shorter names"
         )
 
 
 def throttled(progress: Progress) -> Progress:
-    """The same callback, called ten times a second and at every end, however small the steps."""
+    """The same callback, called at most ten times per second, and always at the end."""
     last = 0.0
 
     def call(what: str, done: int, total: int) -> None:
@@ -124,13 +124,13 @@ def throttled(progress: Progress) -> Progress:
 
 
 def files_key(files: Iterable[str | Path]) -> str:
-    """A digest of absolute paths, sizes and times of change of files; their contents are not read."""
+    """A digest of the absolute paths, sizes and modification times of files; their contents are not read."""
     digest = hashlib.blake2b(digest_size=16)
     for path in files:
         try:
             status = os.stat(path)
             line = f"{status.st_size} {status.st_mtime_ns}"
-        except OSError:  # a dangling link: it is listed as bad when it is read
+        except OSError:  # a link to nothing, which is reported as bad when it is read
             line = "missing"
         digest.update(b"\0" + os.fsencode(path) + b"\0" + line.encode())
     return digest.hexdigest()
@@ -154,11 +154,11 @@ _SPLIT_WORD = re.compile(
 
 
 def split_in_name(name: str) -> tuple[str, str, str] | None:
-    """(what stands before, the split, what stands after) for a name such as `cifar100-train-10k`."""
+    """(text before, split, text after) for a name such as `cifar100-train-10k`; None if it names no split."""
     found = list(_SPLIT_WORD.finditer(name))
     if not found:
         return None
-    match = found[-1]  # in `test-images-train` the last word tells
+    match = found[-1]  # in `test-images-train` the last word decides
     return name[: match.start()], SPLIT_WORDS[match.group().lower()], name[match.end() :]
 
 
@@ -166,9 +166,9 @@ _SHARD = re.compile(r"[-_.]?\d+(?:[-_]of[-_]\d+)?$")
 
 
 def splits_beside(path: Path, stem: str, candidates: Iterable[tuple[Path, str]]) -> dict[str, list[Path]]:
-    """The paths of each split that belong to `path`, by the words in their names; {} if it names no split.
+    """The paths of all splits that belong to `path`, found by their names; {} if the name of `path` has no split in it.
 
-    Of several candidates for a split the one named most like `path` is taken; numbered shards stay together.
+    If there are several candidates for a split, the one named most like `path` is taken. Numbered shards stay together.
     """
     own = split_in_name(stem)
     if own is None:
@@ -187,7 +187,7 @@ def splits_beside(path: Path, stem: str, candidates: Iterable[tuple[Path, str]])
 
 
 def as_splits(found: Mapping[str, list[Path]], opened: str) -> tuple[dict[str, list[Path]], str]:
-    """The same with a training split: where a source has none, the split that was opened stands for it."""
+    """The same with a training split: if a source has none, the split that was opened takes its place."""
     splits = dict(found)
     if "train" not in splits:
         splits["train"] = splits.pop(opened)

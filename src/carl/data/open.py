@@ -1,8 +1,8 @@
-"""The one door to images: whatever a command or a script names is recognised here, by the entries of SOURCES.
+"""The one door to images: whatever a command or a script names is recognised here, with the entries of SOURCES.
 
-`open_dataset` is the face for training and evaluation: packed and cached, with photos or a stream beside them where
-training cuts its views from those. `open_images` is the face for using an encoder: listed, never packed, decoded as
-they are needed.
+`open_dataset` is for training and evaluation: images are packed and cached, with the photos or a stream beside them
+if training cuts its views from those. `open_images` is for using an encoder: images are listed, never packed, and
+decoded as they are needed.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from carl.data.sources.python import list_python
 from carl.data.sources.shapes import SHAPES
 from carl.data.sources.shards import SHARDS, Shards, has_tar_files, list_sample, names_shards
 from carl.errors import UserError, suggestion
+from carl.user_paths import expanded
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -63,20 +64,20 @@ def open_dataset(
     """Open images of any kind as one typed object, packed and cached.
 
     `source` is a name such as "shapes", a folder of images, a Parquet file or a folder of them, a .npy or .npz file,
-    tar or Parquet shards by a pattern or an address, or a Python data set with images of any size. Equal-sized images
-    up to 256 pixels a side are packed as they are; others are scaled so that their shorter side is `image_size` (by
-    default their usual one, but at most 96) and centrally cropped to a square. Of shards a sample is packed, and
-    training reads the rest as it goes.
+    tar or Parquet shards given as a pattern or an address, or a Python data set with images of any size. Images of
+    equal size, up to 256 pixels per side, are packed as they are. Others are scaled so that their shorter side is
+    `image_size` (by default their usual shorter side, at most 96) and cropped to the square in the middle. For shards,
+    a sample is packed, and training reads everything as it goes.
 
-    `root` is where the official archives lie or are downloaded to. More than `max_bad` images that cannot be decoded
-    are an error (by default one in twenty). `views_from` says what training cuts its views from: `packed` images, the
-    `photos` themselves (only for a folder of files), a `stream` of shards, or by default whichever keeps the detail
-    that crops need (see `photo_images.with_photos`). `progress` is called as `progress("decoding train", done, total)`
-    some ten times a second; a total of 0 is one that is not known.
+    `root` is the folder of the official archives; missing ones are downloaded to it. If more than `max_bad` images (by
+    default one in twenty) cannot be decoded, that is an error. `views_from` says what training cuts its views from:
+    `packed` images, the `photos` themselves (only for a folder of files), a `stream` of shards, or by default whichever
+    keeps the detail that crops need (see `photo_images.with_photos`). `progress` is called as
+    `progress("decoding train", done, total)` about ten times per second; a total of 0 means that it is not known.
     """
     check_side(image_size)
     if max_bad is not None and max_bad < 0:
-        raise UserError(f"max_bad={max_bad} is not a count; use 0 to allow no bad file")
+        raise UserError(f"max_bad={max_bad} is not a number of files; use 0 or more")
     if views_from not in get_args(ViewsFrom):
         raise UserError(f"views_from={views_from!r} is unknown{suggestion(views_from, get_args(ViewsFrom))}")
     report = throttled(progress or silent)
@@ -92,10 +93,10 @@ def open_dataset(
 def open_images(
     source: str | Path, split: str | None = None, root: str | Path | None = None, progress: Progress = silent
 ) -> ImageSource:
-    """The images of whatever `open_dataset` opens by a name or a path, one after the other, decoded as they are needed.
+    """The images of anything that `open_dataset` opens by name or path, one by one, decoded as they are needed.
 
-    A folder of images gives all of them, at any depth. Of a data set with splits, a file or folder whose name says one
-    gives that one, and everything else gives all of them; `split` names another.
+    A folder of images gives every image in it, at any depth. From a data set with splits come all splits, or only the
+    one that the file or folder is named after, or the one that `split` names.
     """
     name = str(source)
     kind, path = _recognised(source)
@@ -107,7 +108,7 @@ def open_images(
     splits = dict(listing.splits)
     if split is not None and split not in splits:
         raise UserError(f"{name} has no split {split!r}{suggestion(split, splits)}")
-    one = path is not None and os.path.isfile(path) and not kind.holds_splits  # other splits lie beside it
+    one = path is not None and os.path.isfile(path) and not kind.holds_splits  # other splits are beside it
     named = path is not None and os.path.isdir(path) and split_in_name(Path(path).resolve().name) is not None
     if split is not None or one or named:
         chosen = split or listing.opened
@@ -119,13 +120,13 @@ def open_images(
 def list_source(
     source: str | Path | torch.utils.data.Dataset[Any], root: Path, progress: Progress, as_shards: bool = False
 ) -> Listing:
-    """What `source` holds, before any pixel of it is read; with `as_shards` its files are read as training goes."""
+    """What `source` holds, before any pixel is read; with `as_shards`, its files are shards, read as training goes."""
     if not isinstance(source, str | Path):
         if as_shards:
-            raise UserError(f"views_from='stream' reads shards, and {type(source).__name__} has none; use packed")
+            raise UserError(f"views_from='stream' needs shards, and a {type(source).__name__} has none; use 'packed'")
         return list_python(source)
     name = str(source)
-    kind, path = (SHARDS, os.path.expanduser(name)) if as_shards else _recognised(source)
+    kind, path = (SHARDS, _located(name)) if as_shards else _recognised(source)
     return kind.list(Request(name, path, root, progress))
 
 
@@ -135,7 +136,7 @@ def known_names() -> list[str]:
 
 
 def recognised_name(source: str) -> str:
-    """The known data set that a source is or that its file is named after, else the source itself."""
+    """The known data set that `source` names, or that its file is named after; otherwise the source itself."""
     stem = re.sub(r"[^a-z0-9]", "", Path(source).name.lower())
     for name in sorted(set(known_names()) - {"shapes"}, key=len, reverse=True):  # cifar100 before cifar10
         if stem.startswith(name.replace("-", "")):
@@ -144,12 +145,18 @@ def recognised_name(source: str) -> str:
 
 
 def absolute_source(source: str) -> str:
-    """The source with files and folders named in full, so that a run can be resumed from anywhere."""
+    """The source with files and folders as absolute paths, so that a run can be resumed from anywhere."""
     if source in known_names():
         return source
-    if os.path.exists(source):
-        return str(Path(source).resolve())
-    return str(Path(source).expanduser().absolute()) if names_shards(source) and "://" not in source else source
+    path = Path(_located(source))
+    if source and os.path.exists(path):
+        return str(path.resolve())
+    return str(path.absolute()) if names_shards(source) and "://" not in source else source
+
+
+def _located(source: str) -> str:
+    """The path of a source, with `~` expanded; addresses and patterns stay exactly as they are."""
+    return str(expanded(source)) if source.startswith("~") else source
 
 
 def _archives(root: str | Path | None) -> Path:
@@ -157,10 +164,10 @@ def _archives(root: str | Path | None) -> Path:
 
 
 def _recognised(source: str | Path) -> tuple[Source, str | None]:
-    """The entry for what the user named, and where it lies (None where it is known by name)."""
+    """The entry for what the user named, and its path (None for a data set that is known by name)."""
     if isinstance(source, str) and source in known_names():
         return SOURCES[source], None
-    path = os.path.expanduser(source)
+    path = _located(str(source))
     kind = next((kind for kind in SOURCES.values() if path and kind.recognises(path)), None)
     if kind is None and os.path.isdir(path):
         kind = _kind_of_folder(path)
@@ -170,7 +177,7 @@ def _recognised(source: str | Path) -> tuple[Source, str | None]:
 
 
 def _kind_of_folder(path: str) -> Source:
-    """By the first file that tells, upper folders first, so that a million images are not searched for others."""
+    """The kind of the first file that tells, upper folders first, so that not all of a million images are looked at."""
     for file in walk_files(Path(path)):
         kind = next((kind for kind in SOURCES.values() if kind.tells(file)), None)
         if kind is not None:
@@ -179,10 +186,10 @@ def _kind_of_folder(path: str) -> Source:
 
 
 def _with_stream(name: str, shards: Shards, image_size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
-    """Shards as a data set: a packed sample of some of them, and the stream of all."""
+    """Shards as a data set: a packed sample, and the stream of all images."""
     dataset = open_listing(list_sample(shards, name), image_size, max_bad, progress)
     if dataset.train.images.channels != 3:
-        raise UserError(f"{name} holds images that are not in colour; pack them: carl pretrain FOLDER")
+        raise UserError(f"{name} holds images that are not in colour, which cannot be streamed; give them as a folder")
     note = (
         f"training reads {shards.images} images from {len(shards)} shards as it goes; "
         f"{len(dataset.train)} of them are packed for statistics and probes"
@@ -192,7 +199,7 @@ def _with_stream(name: str, shards: Shards, image_size: int | None, max_bad: int
 
 
 def _unknown(source: str) -> UserError:
-    if source and Path(source).expanduser().exists():
+    if source and Path(_located(source)).exists():
         kinds = [kind for kind, entry in SOURCES.items() if not entry.known_by_name]
         return UserError(
             f"{source} is a file of an unknown kind; give one of {', '.join(kinds)}, or one of the names "

@@ -1,7 +1,7 @@
-"""Photos of varied and large size, from which training cuts its views at full resolution when a batch needs them.
+"""Large photos of varied size, from which training cuts its views at full resolution when a batch needs them.
 
-The packed data set, small and equal-sized, stays what everything looks at that wants whole images (evaluation,
-galleries, statistics). Beside it lie the files in the same order.
+Everything that needs whole images (evaluation, galleries, statistics) still uses the packed data set, which is small
+and equal-sized. The files are kept beside it in the same order.
 
 Shapes: B images, V views, S side of a view.
 """
@@ -20,15 +20,17 @@ import numpy as np
 from carl.data.dataset import Dataset
 from carl.data.decoding.crop import crop_file, pool, upright_size
 from carl.data.decoding.decode import strict_decoding
+from carl.data.decoding.regular_files import map_array
 from carl.data.listing import EncodedSplit, Listing, Progress
 from carl.data.packing.cache import cache_folder
 from carl.errors import UserError
 from carl.files import atomic_writer
 
-# Views are cut from photos whose side is at least so many times the view's. Packed at the view's side, a crop of 8% of
-# the area is enlarged 3.5 times; a photo of twice the side has twice the detail to give, a smaller one too little to
-# decode for.
+# Views are cut from the photos if their side is at least this many times that of the packed images. A crop with 8% of
+# the area of a packed image is enlarged 3.5 times; a photo of twice the side gives it twice the detail. Smaller photos
+# give too little more to be worth decoding in every epoch.
 MINIMUM_GAIN = 2.0
+_LONGEST_SIDE = 2**31 - 1  # that a format can state
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,7 @@ class PhotoImages:
     """Image files of any size, and crops of them."""
 
     folder: Path
-    names: tuple[str, ...]  # of the files, relative to the folder
+    names: tuple[str, ...]  # file names, relative to the folder
     sizes: np.ndarray  # (N, 2) int64: height and width of the upright image
 
     def __len__(self) -> int:
@@ -44,18 +46,18 @@ class PhotoImages:
 
     @property
     def usual_side(self) -> int:
-        """Median of the shorter sides."""
+        """The median of the shorter sides."""
         return int(np.median(self.sizes.min(axis=1)))
 
     def subset(self, indices: np.ndarray) -> PhotoImages:
         return PhotoImages(self.folder, tuple(self.names[i] for i in indices), self.sizes[indices])
 
     def crop(self, indices: np.ndarray, boxes: np.ndarray, sides: Sequence[int]) -> list[np.ndarray]:
-        """Crops of the images at `indices`, one array (B, S, S, 3) uint8 for each of the V `sides`.
+        """Crops of the images at `indices`: one array (B, S, S, 3) uint8 for each of the V `sides`.
 
-        `boxes` is (B, V, 4): top, left, height and width of each view in pixels of the upright image. Each crop is
-        resized with antialiased bilinear weights. An image is decoded once for all its views, and at half, a
-        quarter or an eighth of its resolution where every crop still has its view's side then (JPEG only).
+        `boxes` is (B, V, 4): top, left, height and width of each view, in pixels of the upright image. Each crop is
+        resized with antialiased bilinear weights. An image is decoded once for all its views. A JPEG is decoded at a
+        half, a quarter or an eighth of its resolution if every crop is still as large as its view then.
         """
         if boxes.shape != (len(indices), len(sides), 4):
             raise ValueError(f"boxes of shape {boxes.shape} for {len(indices)} images and {len(sides)} views")
@@ -68,7 +70,7 @@ class PhotoImages:
             wait(tasks, return_when=FIRST_EXCEPTION)
         finally:
             for task in tasks:
-                task.cancel()  # after an error the rest is not worth its time
+                task.cancel()  # after an error the rest is not needed
         for task in tasks:
             if not task.cancelled():
                 task.result()
@@ -76,7 +78,7 @@ class PhotoImages:
 
 
 def check_of_photos(listing: Listing) -> None:
-    """Refuse what is not a folder of files, before anything of it is packed."""
+    """Refuse a source that is not a folder of files, before anything is packed."""
     if not _is_of_files(listing):
         raise _not_photos(listing.name)
 
@@ -84,8 +86,8 @@ def check_of_photos(listing: Listing) -> None:
 def with_photos(dataset: Dataset, listing: Listing, forced: bool, progress: Progress) -> Dataset:
     """The data set with its files beside it, if training is to cut its views from them.
 
-    Unless `forced`, that is where images were scaled down to be packed and are usually MINIMUM_GAIN times the packed
-    side.
+    Unless it is `forced`, that is the case if images were scaled down to be packed, and their usual side is at least
+    MINIMUM_GAIN times the packed side.
     """
     possible = _is_of_files(listing) and dataset.train.images.channels == 3
     if forced and not possible:
@@ -107,8 +109,8 @@ def with_photos(dataset: Dataset, listing: Listing, forced: bool, progress: Prog
     if not forced and usual < MINIMUM_GAIN * packed:
         return dataset
     note = (
-        f"training cuts its views from the files (usually {usual} pixels on the shorter side); the packed images are "
-        "for evaluation alone; data.views_from=packed is faster and sees less detail"
+        f"training cuts its views from the files (their shorter side is usually {usual} pixels); the packed images are "
+        "only for evaluation; data.views_from=packed is faster but sees less detail"
     )
     return dataclasses.replace(opened, notes=(*dataset.notes, note))
 
@@ -119,15 +121,27 @@ def _is_of_files(listing: Listing) -> bool:
 
 def _not_photos(name: str) -> UserError:
     return UserError(
-        f"data.views_from='photos' cuts views from a folder of colour images, and {name} is something else; use packed"
+        f"data.views_from='photos' needs a folder of colour images, and {name} is something else; use 'packed'"
     )
 
 
+def _kept_sizes(kept: Path, count: int) -> np.ndarray | None:
+    """The sizes of `count` images from the cache; None if they are missing, or if no images can have these sizes."""
+    try:
+        sizes = np.array(map_array(kept))
+    except Exception:  # a damaged header raises nearly anything
+        return None
+    if sizes.shape != (count, 2) or sizes.dtype != np.int64 or sizes.min() < 1 or sizes.max() > _LONGEST_SIDE:
+        return None
+    return sizes
+
+
 def _upright_sizes(photos: PhotoImages, key: str, progress: Progress) -> np.ndarray:
-    """(N, 2) height and width from the headers, kept in the cache."""
+    """(N, 2) height and width, read from the headers and kept in the cache."""
     kept = cache_folder() / "photos" / f"{key}.npy"
-    with suppress(OSError, ValueError, EOFError, SyntaxError):  # else the headers are read
-        return np.asarray(np.load(kept, allow_pickle=False)).reshape(len(photos), 2)
+    known = _kept_sizes(kept, len(photos))
+    if known is not None:
+        return known
     sizes = np.empty((len(photos), 2), np.int64)
     paths = (photos.folder / name for name in photos.names)
     with strict_decoding():

@@ -1,4 +1,4 @@
-"""What a training loop knows of its batches, whatever they are cut from."""
+"""What a training loop knows about its batches, whatever they are cut from."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from carl.errors import UserError
 
-WHOLE_IMAGES = 256  # given at once when all images are embedded
+WHOLE_IMAGES = 256  # read at once when all images are embedded
 
 
 @dataclass(frozen=True)
 class Batch:
     """Views of the same images, normalised, on the training device."""
 
-    views: Sequence[Tensor]  # one (B, C, S, S) per view; multi-crop views may be smaller
+    views: Sequence[Tensor]  # one (B, C, S, S) per view; with multi-crop, some are smaller
     indices: Tensor  # (B,) places of the images in the data set
     labels: Tensor | None = None  # (B,)
 
@@ -29,37 +29,37 @@ class Batch:
 
 
 class TrainingBatches(Protocol):
-    """The batches of this process: in a new order each epoch, every image at most once over all processes.
+    """The batches of this process: in a new order each epoch, with every image at most once over all processes.
 
-    All of it is a function of (seed, epoch), so that an epoch can go on after any step.
+    Everything is a function of (seed, epoch), so that an epoch can be resumed after any step.
     """
 
     device: torch.device
 
     @property
     def steps_per_epoch(self) -> int:
-        """The same at any number of processes, so that a run can go on with another."""
+        """The same for any number of processes, so that a run can be resumed with another number."""
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """Batches of one epoch from `first_step` on; the next ones are read while the current is used."""
+        """The batches of one epoch from `first_step` on; the next ones are read while one is in use."""
 
     def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """This process's share of all images, some at a time: places (n,) and pixels (n, H, W, C) uint8.
+        """The images of this process, some at a time: places (n,) and pixels (n, H, W, C) uint8.
 
-        Laid end to end, the shares of all processes are all images, each once.
+        All processes together give every image once.
         """
 
     def names_of(self, indices: Sequence[int]) -> list[str] | None:
-        """What the user calls the images at these places, where they have names."""
+        """The names of the images at these places, if they have names."""
 
     def remarks(self) -> list[str]:
-        """What the user should know after training; all processes must ask together."""
+        """What the user should know after training; all processes must call this together."""
 
 
 def check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:
-    """An epoch has at least one batch."""
+    """Refuse an epoch without any batch."""
     if images < 2:
-        raise UserError(f"the data have {images} image; training needs at least 2, and is of use from some hundreds on")
+        raise UserError(f"the data have {images} image; training needs at least 2, and is useful from a few hundred on")
     if batch_size > images and drop_last:
         raise UserError(
             f"batch size {batch_size} is larger than the data ({images} images); "
@@ -68,7 +68,7 @@ def check_batch_size(batch_size: int, images: int, drop_last: bool) -> None:
 
 
 def check_shares(batch_size: int, images: int, drop_last: bool, ranks: int) -> None:
-    """Each process has as many images of a batch as any other, and two at least, which batch norm needs."""
+    """Refuse batches that cannot be shared equally, with at least two images per process, which batch norm needs."""
     if batch_size % ranks:
         raise UserError(f"batch size {batch_size} does not divide over {ranks} processes; use a multiple of {ranks}")
     rest = images % batch_size
@@ -80,5 +80,5 @@ def check_shares(batch_size: int, images: int, drop_last: bool, ranks: int) -> N
 
 
 def to_device(values: Tensor, device: torch.device) -> Tensor:
-    """Values on the device; on CUDA, which keeps pinned memory until it is read, without waiting for it."""
+    """The values on the device; for CUDA without waiting, since pinned memory is kept until it is read."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)

@@ -1,4 +1,4 @@
-"""Which batches a data set is trained with: the one place that tells packed images, photos and streams apart."""
+"""Which batches a data set is trained with: the one place that distinguishes packed images, photos and streams."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def training_batches(
         split = dataset.pretraining
         return batches_for(split)(split, views, train.batch_size, train.seed, device, train.drop_last, rank, ranks)
     if data.lanes is None:
-        raise UserError("data.lanes is not set, and a stream is read in lanes; restore config.toml, or start a new run")
+        raise UserError("data.lanes is not set, and shards are read in lanes; restore config.toml, or start a new run")
     return StreamBatches(
         dataset.stream,
         views,
@@ -48,19 +48,19 @@ def training_batches(
 
 
 def batches_for(split: Split) -> type[ShuffledBatches]:
-    """The class of batches for images that are at hand: of the photos where the split has them, else packed."""
+    """The class of batches for a split: cut from photos if it has them, otherwise packed."""
     return PackedBatches if split.photos is None else PhotoBatches
 
 
 def make_views(split: Split, views: Views, rows: np.ndarray, epoch: int, device: torch.device) -> list[Tensor]:
-    """The views of the images at `rows` as training sees them in this epoch, one (B, C, S, S) per view."""
+    """The views of the images at `rows` that training sees in this epoch, one (B, C, S, S) per view."""
     kind = batches_for(split)
     pixels = [part.to(device) for part in kind.read_pixels(split, views, rows, epoch)]
     return kind.views_of(views, pixels, torch.from_numpy(rows).to(device), epoch)
 
 
 def settled(data: DataConfig, train: TrainConfig, dataset: Dataset, ranks: int) -> DataConfig:
-    """The data's configuration with what stays the same for the whole run, once batches are known to be possible.
+    """Check that batches are possible, and fill in what stays the same for the whole run.
 
     For a stream that is the number of its lanes.
     """
@@ -69,7 +69,7 @@ def settled(data: DataConfig, train: TrainConfig, dataset: Dataset, ranks: int) 
     if dataset.stream is None:
         return data
     if not train.drop_last:
-        raise UserError("train.drop_last=false would need the rest of every lane of a stream; leave it at true")
+        raise UserError("train.drop_last=false cannot be used with shards; leave it at true")
     if data.lanes is None:
         return data.model_copy(update={"lanes": choose_lanes(train.batch_size, len(dataset.stream), ranks)})
     check_lanes(data.lanes, train.batch_size, ranks)

@@ -1,4 +1,4 @@
-"""Views cut from packed images: a gather from memory, then the whole pipeline on the training device."""
+"""Views cut from packed images: the images are copied from memory, and the training device does the rest."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Views cut from photos: decoded and cropped on all cores when a batch needs them.
 
-Everything after the crop is the batched pipeline that packed images go through.
+After the crop, they go through the same batched pipeline as packed images.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from carl.views.views import Views
 
 
 class PhotoBatches(ShuffledBatches):
-    # Two, so that no core waits for the last photo of a batch. Memory: three batches of crops, 77 MB each at 224 px.
+    # Two, so that no core waits for the last photo of a batch. They take 77 MB each at 224 pixels.
     ahead: ClassVar[int] = 2
 
     @staticmethod

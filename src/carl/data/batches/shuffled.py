@@ -1,4 +1,4 @@
-"""Batches of images that are all at hand, in an order that is drawn for each epoch; what is read of them differs."""
+"""Batches of images that are all at hand, in a new random order each epoch."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from carl.views.views import Views
 class ShuffledBatches(ABC):
     """Training batches of this process from a split: shuffled each epoch, every image at most once over all processes.
 
-    A subclass says what is read of the images, and how that becomes their views.
+    A subclass says what is read from the images and how views are made of it.
     """
 
-    ahead: ClassVar[int] = 1  # batches that are read while another is used
+    ahead: ClassVar[int] = 1  # batches that are read while another is in use
 
     def __init__(
         self,
@@ -37,8 +37,8 @@ class ShuffledBatches(ABC):
         drop_last: bool = True,
         rank: int = 0,
         ranks: int = 1,
-        equal_shares: bool = True,  # of every batch, as batch statistics need; else no image is left out for it
-        smallest: int = 2,  # images that the last batch is kept for: one has no batch statistics
+        equal_shares: bool = True,  # of each batch for all processes, as batch statistics need
+        smallest: int = 2,  # images in the last batch, or it is left out: one image has no batch statistics
     ) -> None:
         check_batch_size(batch_size, len(split), drop_last)
         if equal_shares:
@@ -50,7 +50,7 @@ class ShuffledBatches(ABC):
     @staticmethod
     @abstractmethod
     def read_pixels(split: Split, views: Views, rows: np.ndarray, epoch: int) -> list[Tensor]:
-        """What the views of the images at `rows` are made of in this epoch, on the CPU."""
+        """The pixels from which the views of the images at `rows` are made in this epoch, on the CPU."""
 
     @staticmethod
     @abstractmethod
@@ -63,11 +63,11 @@ class ShuffledBatches(ABC):
         return whole + int(not self.drop_last and rest >= self.smallest)
 
     def images_of_step(self, step: int) -> int:
-        """How many images the batch of this step of an epoch has over all processes."""
+        """How many images the batch of this step has over all processes."""
         return min(self.batch_size, len(self.split) - step * self.batch_size)
 
     def order(self, epoch: int) -> np.ndarray:
-        """Places of all images in the order of this epoch, the same in every process."""
+        """The places of all images in the order of this epoch, which is the same in every process."""
         generator = torch.Generator().manual_seed(_order_seed(self.seed, epoch))
         return torch.randperm(len(self.split), generator=generator).numpy()
 
@@ -103,7 +103,7 @@ class ShuffledBatches(ABC):
         return Batch(self.views_of(self.views, pixels, indices, epoch), indices, labels)
 
     def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """In shuffled order, so that no batch holds neighbours of the file."""
+        """In shuffled order, so that neighbours in the file do not end up in the same batch."""
         share = np.array_split(self.order(0), self.ranks)[self.rank]
         for start in range(0, len(share), WHOLE_IMAGES):
             rows = share[start : start + WHOLE_IMAGES]
@@ -118,6 +118,6 @@ class ShuffledBatches(ABC):
 
 
 def _order_seed(seed: int, epoch: int) -> int:
-    """A seed for each (seed, epoch), such that neighbouring seeds share no epoch's order."""
+    """A seed for each (seed, epoch), so that runs with neighbouring seeds never share an order."""
     digest = hashlib.sha256(f"order of epoch {epoch} of seed {seed}".encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

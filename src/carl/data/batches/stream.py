@@ -1,9 +1,9 @@
-"""Views cut from images that are not packed on this machine: read from shards as training goes.
+"""Views cut from images that are not packed on this machine, but read from shards as training goes.
 
-All images of an epoch stand in one line, shard after shard, the shards in an order drawn for the epoch. The line is cut
-into lanes of equal length. A batch takes the same number of images from each lane, and within a lane a buffer mixes
-what is near. A process reads some of the lanes. All this is a function of (seed, epoch): who reads a lane, and since
-when, changes nothing, so a run goes on after any step and with any number of processes that divides the lanes.
+In each epoch the shards are put in a random order, and their images form one long line. The line is cut into lanes of
+equal length. A batch takes the same number of images from each lane, and a buffer mixes neighbours within a lane. Each
+process reads some of the lanes. Everything is a function of (seed, epoch) and does not depend on who reads a lane, so a
+run can be resumed after any step, with any number of processes that divides the number of lanes.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from carl.data.sources.shards import Shards
 from carl.errors import UserError
 from carl.views.views import Views
 
-LANES = 64  # at most, if processes allow; each is an open file, and each batch mixes so many shards
+LANES = 64  # at most, unless there are more processes; each lane is an open file, and a batch mixes this many shards
 BATCHES_AHEAD = 2
 
-Sample = tuple[int, bytes | None]  # number of the image, and its encoded bytes
+Sample = tuple[int, bytes | None]  # the number of an image, and its encoded bytes
 
 
 def choose_lanes(batch_size: int, shards: int, ranks: int) -> int:
-    """The most lanes that divide the batch and that the processes divide, up to LANES and to a shard for each."""
+    """The most lanes that divide the batch and are a multiple of `ranks`: at most LANES, or one per shard."""
     most = max(ranks, min(LANES, shards))
     return max(lanes for lanes in range(1, most + 1) if batch_size % lanes == 0 and lanes % ranks == 0)
 
@@ -52,7 +52,7 @@ def check_lanes(lanes: int, batch_size: int, ranks: int) -> None:
 
 
 def buffered_order(count: int, buffer: int, seed: int) -> np.ndarray:
-    """0 to count - 1 as a buffer gives them out that is filled in order and emptied at random."""
+    """0 to count - 1, in the order in which a buffer gives them out that is filled in order and emptied at random."""
     generator = np.random.Generator(np.random.PCG64(seed))
     held = list(range(min(buffer, count)))
     order = []
@@ -68,7 +68,7 @@ def _seed(*parts: int | str) -> int:
 
 
 class Line:
-    """All images of an epoch in a row, shard after shard."""
+    """All images of an epoch in one line, shard after shard."""
 
     def __init__(self, shards: Shards, seed: int, epoch: int) -> None:
         self.shards, self.seed, self.epoch = shards, seed, epoch
@@ -86,7 +86,7 @@ class Line:
 class Lane:
     """Reads the images at `positions` of the line, each when its turn comes.
 
-    Shards are read forwards; what is read before its turn waits, and there is no more of that than the buffer held.
+    Shards are read forwards. An image that is read before its turn waits; no more wait than the buffer holds.
     """
 
     def __init__(self, line: Line, positions: np.ndarray) -> None:
@@ -115,7 +115,7 @@ class Lane:
 
 
 class StreamBatches:
-    """Training batches of this process from shards: every image at most once an epoch over all processes."""
+    """Training batches of this process from shards: every image at most once per epoch over all processes."""
 
     def __init__(
         self,
@@ -125,12 +125,12 @@ class StreamBatches:
         seed: int,
         device: torch.device,
         lanes: int,
-        buffer: int,  # images that wait in all lanes together
+        buffer: int,  # images that wait, in all lanes together
         max_bad: int | None = None,
         rank: int = 0,
         ranks: int = 1,
         *,
-        whole_size: tuple[int, int],  # height and width to which whole images are brought
+        whole_size: tuple[int, int],  # height and width that whole images are scaled to
     ) -> None:
         check_batch_size(batch_size, shards.images, drop_last=True)
         check_lanes(lanes, batch_size, ranks)
@@ -175,7 +175,7 @@ class StreamBatches:
         return crops, indices
 
     def _crops(self, samples: Sequence[Sample], indices: Tensor, epoch: int) -> list[np.ndarray]:
-        """A crop for each view of each image; an image that cannot be decoded shows another of the batch instead."""
+        """A crop for each view of each image; an image that cannot be decoded is replaced by another from the batch."""
         contents = [content for _, content in samples]
         sizes = list(pool().map(_size, contents))
         known = [(1, 1) if isinstance(size, str) else size for size in sizes]
@@ -210,11 +210,11 @@ class StreamBatches:
         return Batch(self.views.finish(crops, indices, epoch), indices)
 
     def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """In the order of the shards, which is mixed enough; an image that cannot be decoded is black."""
-        share = np.array_split(np.arange(len(self.shards)), self.ranks)[self.rank]  # of whole shards
+        """In the order of the shards, which are mixed enough; an image that cannot be decoded is black."""
+        share = np.array_split(np.arange(len(self.shards)), self.ranks)[self.rank]  # whole shards
         if not sum(self.shards.counts[shard] for shard in share):
             raise UserError(
-                f"{len(self.shards)} shards leave a process without any when all images are embedded; "
+                f"{len(self.shards)} shards are too few to give each process one when all images are embedded; "
                 f"use at most {len(self.shards)} processes"
             )
         samples = (
@@ -231,11 +231,11 @@ class StreamBatches:
 
     def remarks(self) -> list[str]:
         bad = int(distributed.sum_over_processes(torch.tensor([len(self.bad)], device=self.device)))
-        return [f"{bad} images of the stream could not be decoded, others of the batch stood in"] if bad else []
+        return [f"{bad} images of the stream could not be decoded; others took their places"] if bad else []
 
 
 def _size(content: bytes | None) -> tuple[int, int] | str:
-    """Height and width, or why there are none."""
+    """Height and width, or why they cannot be read."""
     if not content:
         return "empty, or too large to read"
     try:

@@ -1,7 +1,7 @@
-"""Crops of encoded images, cut while they are decoded, by all cores.
+"""Crops of encoded images, decoded and cut on all cores.
 
-Threads, not processes: Pillow lets go of the interpreter while it decodes and resamples, so there is nothing to
-start, to feed or to clean up. A crop is a function of the bytes and the box alone: no number of threads changes it.
+Threads do this, not processes: Pillow releases the interpreter while it decodes and resamples, so there is nothing to
+start, feed or clean up. A crop depends only on the bytes and the box, so the number of threads does not change it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
-from carl.data.decoding.decode import DecodeError, open_file, open_image, read_file, upright_rgb
+from carl.data.decoding.decode import DecodeError, open_file, open_image, orientation, read_file, upright_rgb
 from carl.data.packing.pixel_statistics import available_cores
 from carl.errors import UserError
 
-_ORIENTATION, _QUARTER_TURNS = 0x0112, (5, 6, 7, 8)
+_QUARTER_TURNS = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 
 
 def pool() -> ThreadPoolExecutor:
-    """The threads of this process that decode."""
+    """The threads that decode for this process."""
     return _pool(os.getpid())
 
 
@@ -46,7 +46,7 @@ def upright_size(path: Path) -> tuple[int, int]:
 
 def _size_of(file: BinaryIO) -> tuple[int, int]:
     with open_image(file) as image:
-        turned = image.getexif().get(_ORIENTATION) in _QUARTER_TURNS
+        turned = orientation(image) in _QUARTER_TURNS
         return (image.width, image.height) if turned else (image.height, image.width)
 
 
@@ -64,7 +64,7 @@ def crop_encoded(data: bytes, boxes: np.ndarray, crops: list[np.ndarray], row: i
         image = open_image(io.BytesIO(data))
         full_sides = sum(image.size)
         _reduce(image, min(float(box[2:].min()) / crop.shape[1] for box, crop in zip(boxes, crops, strict=True)))
-        scale = sum(image.size) / full_sides  # of the reduced image to the full one
+        scale = sum(image.size) / full_sides  # from the full image to the reduced one
         image = upright_rgb(image)
         for box, crop in zip(boxes, crops, strict=True):
             crop[row] = _crop(image, box * scale, crop.shape[1])
@@ -76,7 +76,7 @@ def encoded_size(data: bytes) -> tuple[int, int]:
     """Height and width of the upright image, from the header."""
     try:
         height, width = _size_of(io.BytesIO(data))
-    except Exception as error:  # as above
+    except Exception as error:  # see above
         raise DecodeError(f"{error or type(error).__name__}".splitlines()[0]) from error
     if not 0 < height * width <= (Image.MAX_IMAGE_PIXELS or height * width):
         raise DecodeError(f"{width} x {height} pixels, and at most {Image.MAX_IMAGE_PIXELS} are allowed")
@@ -84,7 +84,7 @@ def encoded_size(data: bytes) -> tuple[int, int]:
 
 
 def _reduce(image: Image.Image, factor: float) -> None:
-    """Have a JPEG decoded at the lowest resolution that is not more than `factor` below the full one."""
+    """Have a JPEG decoded at a lower resolution, but at least at 1/`factor` of the full one."""
     if image.format == "JPEG" and factor >= 2:
         image.draft(None, (int(image.width / factor), int(image.height / factor)))
 

@@ -1,34 +1,48 @@
 """From the bytes of an image file to pixels (H, W, C) uint8, upright and in RGB.
 
-Grey, palette, CMYK and 16-bit images become RGB with 8 bits; transparent pixels are composited on white; of an
-animation the first frame is taken. TIFFs with bands that are not colours keep their channels.
+Grey, palette, CMYK and 16-bit images become RGB with 8 bits. Transparent pixels are drawn on white. Of an animation,
+the first frame is used. TIFFs with bands that are not colours keep all their channels.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
-from carl.data.decoding.tiff import has_other_bands, is_tiff, read_bands
+from carl.data.decoding.regular_files import open_regular
+from carl.data.decoding.tiff import block_bytes, has_other_bands, is_tiff, read_bands
 from carl.data.listing import LARGEST_IMAGE, Content, Unusable
 
-# Pillow tells formats by content and knows many more, some of which run other programs: PostScript named .jpg would be
-# handed to Ghostscript.
+# Pillow recognises formats by their content and knows many more, some of which run other programs: it would hand
+# PostScript named .jpg to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-AS_IS_SIDE = 256  # pixels; larger images are only decoded to be scaled, since thousands of them wait in memory
-_ORIENTATION = 0x0112
+AS_IS_SIDE = 256  # pixels; larger images are always scaled down, because thousands of them may wait in memory
 _STRIP = 2**22  # pixels of a large image that are changed at once
+# Bytes per pixel that Pillow needs to decode a format (measured, Pillow 13.0.0), where they are more than the 8 of
+# others. An image of a costly format may have fewer pixels, so that all stay below the same memory.
+_COSTLY = {"WEBP": 16, "JPEG2000": 24, "AVIF": 20}
+_COST = 8
+
+_ORIENTATION = 0x0112
+_TURNS = {  # by the value of the EXIF orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 class DecodeError(Exception):
@@ -41,9 +55,9 @@ class OversizedError(Exception):
 
 @contextmanager
 def strict_decoding() -> Iterator[None]:
-    """Make decompression bombs errors, and silence Pillow on files that are merely untidy.
+    """Refuse decompression bombs, and silence warnings about files that are merely untidy.
 
-    Warning filters belong to the process, not to a thread: enter this once, around the pool of decoders.
+    Warning filters belong to the process, not to a thread, so this is entered once, around the pool of decoders.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -52,8 +66,39 @@ def strict_decoding() -> Iterator[None]:
 
 
 def open_image(file: BinaryIO) -> Image.Image:
-    """An image of one of FORMATS, its header read."""
-    return Image.open(file, formats=_installed_formats())
+    """An image of one of FORMATS, with its header read and its size checked before any memory is taken for pixels."""
+    _check_size("WEBP", _webp_size(file))  # Pillow takes memory for the pixels of a WebP when it opens it
+    image = Image.open(file, formats=_installed_formats())
+    _check_size(image.format or "", image.size)
+    allowed = Image.MAX_IMAGE_PIXELS
+    if allowed is None:  # lifted by the user's own program
+        return image
+    if image.format == "TIFF" and block_bytes(image.tag_v2, image.size) > allowed * _COST // 2:  # type: ignore[attr-defined]
+        raise DecodeError("a TIFF in strips or tiles that are too large; save it in smaller ones")
+    return image
+
+
+def _check_size(form: str, size: tuple[int, int]) -> None:
+    """Refuse more pixels than fit into memory when an image of this format is decoded."""
+    if Image.MAX_IMAGE_PIXELS is None:
+        return
+    most = Image.MAX_IMAGE_PIXELS * _COST // max(_COST, _COSTLY.get(form, 0))
+    if size[0] * size[1] > most:
+        raise DecodeError(f"{size[0]} x {size[1]} pixels, more than the {most:,} that are allowed in a {form} file")
+
+
+def _webp_size(file: BinaryIO) -> tuple[int, int]:
+    """The width and height that the header of a WebP states; (0, 0) for any other file."""
+    head = file.read(30)
+    file.seek(0)
+    if head[:4] != b"RIFF" or head[8:12] != b"WEBP" or len(head) < 30:
+        return 0, 0
+    if head[12:16] == b"VP8X":
+        return 1 + int.from_bytes(head[24:27], "little"), 1 + int.from_bytes(head[27:30], "little")
+    if head[12:16] == b"VP8L":
+        bits = int.from_bytes(head[21:25], "little")
+        return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    return int.from_bytes(head[26:28], "little") & 0x3FFF, int.from_bytes(head[28:30], "little") & 0x3FFF
 
 
 @cache
@@ -63,7 +108,7 @@ def _installed_formats() -> tuple[str, ...]:
 
 
 def decode(content: Content, shape: tuple[int, int] | None) -> np.ndarray:
-    """The image as it is (if no side is longer than AS_IS_SIDE), or cut and scaled to `shape` (height, width)."""
+    """The image as it is (if no side is longer than AS_IS_SIDE), or cropped and scaled to `shape` (height, width)."""
     if isinstance(content, Unusable):
         raise DecodeError(content.reason)
     if isinstance(content, np.ndarray):
@@ -98,7 +143,7 @@ def image_size(content: Content) -> tuple[int, int] | None:
 
 
 def read_file(path: Path) -> bytes:
-    """The content of a regular file, or why there is none."""
+    """The content of a regular file; a DecodeError says why it cannot be read."""
     with open_file(path) as file:
         try:
             return file.read()
@@ -107,20 +152,18 @@ def read_file(path: Path) -> bytes:
 
 
 def open_file(path: Path) -> BinaryIO:
-    """A regular file of at most LARGEST_IMAGE bytes, or why it is none."""
+    """An open regular file of at most LARGEST_IMAGE bytes; a DecodeError says why it cannot be opened."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        file = open_regular(path)
     except FileNotFoundError as error:
         raise DecodeError("a link to nothing" if path.is_symlink() else "the file is gone") from error
     except OSError as error:
         raise DecodeError(error.strerror or str(error)) from error
-    status = os.fstat(descriptor)
-    if stat.S_ISREG(status.st_mode) and status.st_size <= LARGEST_IMAGE:
-        return open(descriptor, "rb")
-    os.close(descriptor)
-    if stat.S_ISREG(status.st_mode):
-        raise DecodeError(f"a file of {status.st_size:,} bytes, more than the {LARGEST_IMAGE:,} that are read")
-    raise DecodeError("not a regular file")  # reading a pipe would wait for ever
+    size = os.fstat(file.fileno()).st_size
+    if size <= LARGEST_IMAGE:
+        return file
+    file.close()
+    raise DecodeError(f"a file of {size:,} bytes, more than the {LARGEST_IMAGE:,} that are read")
 
 
 def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
@@ -137,7 +180,7 @@ def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
     if shape is None:
         _check_as_is(image.height, image.width)
     elif image.format == "JPEG":
-        # Decodes at 1/2, 1/4 or 1/8; twice the size wanted remains, so that the resampling decides the look.
+        # Decodes at 1/2, 1/4 or 1/8, but at least at twice the wanted size, so that the resampling decides the look.
         image.draft(None, (2 * max(shape), 2 * max(shape)))
     image = upright_rgb(image)
     return np.asarray(image if shape is None else _fit(image, shape))
@@ -154,52 +197,71 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 def _upright(image: Image.Image) -> Image.Image:
     if image.format == "PNG" and "exif" not in image.info and not image.info.get("Raw profile type exif"):
-        return image  # spares most PNGs a quarter of their time
+        return image  # saves a quarter of the time for most PNGs
     image.load()
-    if image.getexif().get(_ORIENTATION, 1) == 1:
-        return image  # of which exif_transpose would make a copy
-    return ImageOps.exif_transpose(image)
+    turn = _TURNS.get(orientation(image))
+    return image if turn is None else image.transpose(turn)
+
+
+def orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1 to 8; 1, which is upright, if the EXIF data is missing or damaged.
+
+    Pillow turns TIFFs by itself.
+    """
+    if image.format == "TIFF":
+        return 1
+    try:
+        found = image.getexif().get(_ORIENTATION, 1)
+    except Exception:  # damaged EXIF data raises nearly anything, and says nothing about the pixels
+        return 1
+    return found if found in _TURNS else 1
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_eight_bits(np.asarray(image))).convert("RGB")
+        return _by_strips(image, _eight_bits)
     if image.mode in ("LA", "PA", "La", "RGBA", "RGBa") or "transparency" in image.info:
-        return _on_white(image)
+        return _by_strips(image, _on_white)
     return image.convert("RGB")
 
 
-def _on_white(image: Image.Image) -> Image.Image:
-    """Composited on white, a large image in strips: at once it would take four times its memory more."""
+def _by_strips(image: Image.Image, change: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """The image changed to RGB, strip by strip if it is large: at once it would take several times its memory."""
     rows = max(1, _STRIP // image.width)
     if image.height <= rows:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+        return change(image)
     whole = Image.new("RGB", image.size)
     for top in range(0, image.height, rows):
         box = (0, top, image.width, min(top + rows, image.height))
-        whole.paste(_on_white(image.crop(box)), box)
+        whole.paste(change(image.crop(box)), box)
     return whole
 
 
-def _eight_bits(values: np.ndarray) -> np.ndarray:
-    """Wide integers from 0 to 65535, or floats from 0 to 1, as uint8."""
+def _on_white(image: Image.Image) -> Image.Image:
+    image = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Wide integers from 0 to 65535, or floats from 0 to 1, with 8 bits."""
+    values = np.asarray(image)
     low, high = values.min(), values.max()
     top = 1 if values.dtype.kind == "f" else 65535
     if not (low >= 0 and high <= top):
-        raise DecodeError(f"values from {low:g} to {high:g} where 0 to {top} are expected")
-    return np.stack([np.rint(row * (255 / top)).astype(np.uint8) for row in values])  # floats of all take 16 times more
+        raise DecodeError(f"values from {low:g} to {high:g}, where 0 to {top} are expected")
+    grey = np.stack([np.rint(row * (255 / top)).astype(np.uint8) for row in values])  # row by row, to spare memory
+    return Image.fromarray(grey).convert("RGB")
 
 
 def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
-    """Scale so that `shape` is just covered (antialiased) and cut the middle out, in one resampling."""
+    """Scale until `shape` is just covered and crop the middle, in one antialiased resampling."""
     height, width = shape
     if image.size == (width, height):
         return image
-    scale = min(image.width / width, image.height / height)  # source pixels a target pixel
-    # Rounding can leave a hair less than nothing, as for 47 pixels scaled to 46, which Pillow refuses.
+    scale = min(image.width / width, image.height / height)  # source pixels per target pixel
+    # Rounding can make these slightly negative, as for 47 pixels scaled to 46, and Pillow refuses that.
     left, top = max(0.0, image.width - scale * width) / 2, max(0.0, image.height - scale * height) / 2
     box = (left, top, image.width - left, image.height - top)
     return image.resize((width, height), Image.Resampling.BICUBIC, box)

@@ -1,8 +1,8 @@
 """Decoding on all cores.
 
-Threads are enough for photos, since Pillow lets go of the interpreter while it decodes. For small images it is
-the interpreter that takes the time (about 100 of 140 us for a 32-pixel PNG), so many of them go to processes.
-Those are started as programs of their own, not by multiprocessing, which would run the user's script again.
+Threads are enough for photos, because Pillow releases the interpreter while it decodes. For small images the
+interpreter takes most of the time (about 100 of 140 us for a 32-pixel PNG), so if there are many, processes decode
+them. These are started as separate programs, because multiprocessing would run the user's script again.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from carl.data.decoding.decode import DecodeError, OversizedError, decode, stric
 from carl.data.listing import LARGEST_IMAGE, Content, EncodedImage
 from carl.data.packing.pixel_statistics import available_cores
 
-PROCESSES_FROM = 10_000  # images; fewer are decoded before the processes are up
+PROCESSES_FROM = 10_000  # images; fewer would be decoded before the processes have started
 _TASK_IMAGES = 32
-_TASK_BYTES = 32 * 2**20  # of images in memory, after which a task takes no more
-_BYTES_AHEAD = 2 * LARGEST_IMAGE  # of images in memory, after which none is read before its turn
+_TASK_BYTES = 32 * 2**20  # of images in memory, after which a task is full
+_BYTES_AHEAD = 2 * LARGEST_IMAGE  # of images in memory, after which no more are read ahead
 
 Shape = tuple[int, int] | None  # height and width to fit images to; None: as they are
 
 
 class Oversized(Enum):
-    """Stands for the pixels of an image that is too large to be packed as it is."""
+    """Takes the place of pixels if an image is too large to be packed as it is."""
 
     OVERSIZED = auto()
 
@@ -46,9 +46,9 @@ Decoded = np.ndarray | str | Oversized  # pixels (H, W, C), or the reason why th
 def decode_all(
     images: Iterable[EncodedImage], count: int, shape: Shape, sharers: int = 1
 ) -> Iterator[tuple[EncodedImage, Decoded]]:
-    """Every image with what it decodes to, in order; no more than a few tasks are read ahead.
+    """Every image with its pixels, in order; only a few tasks are read ahead.
 
-    So many processes of this machine do the same and share the cores.
+    `sharers` is the number of processes on this machine that do the same and share its cores.
     """
     cores = max(1, available_cores() // sharers)
     with strict_decoding(), ExitStack() as stack:
@@ -77,7 +77,7 @@ def decode_all(
 
 
 def _tasks(images: Iterable[EncodedImage]) -> Iterator[list[EncodedImage]]:
-    """_TASK_IMAGES at a time, or fewer where they are large."""
+    """The images in groups of _TASK_IMAGES, or fewer if they are large."""
     task: list[EncodedImage] = []
     size = 0
     for image in images:
@@ -91,7 +91,7 @@ def _tasks(images: Iterable[EncodedImage]) -> Iterator[list[EncodedImage]]:
 
 
 def _bytes(image: EncodedImage) -> int:
-    """That the image takes while it waits; a file takes none."""
+    """The memory that an image takes while it waits; a file takes none."""
     content = image.content
     return content.nbytes if isinstance(content, np.ndarray) else len(content) if isinstance(content, bytes) else 0
 
@@ -120,7 +120,7 @@ def _decode_one(content: Content, shape: Shape) -> Decoded:
 
 
 class _DecoderProcess:
-    """A Python of its own that runs `serve`."""
+    """A separate Python process that runs `serve`."""
 
     def __enter__(self) -> _DecoderProcess:
         code = f"import sys; sys.path[:] = {sys.path!r}; from carl.data.decoding.parallel import serve; serve()"
@@ -141,17 +141,17 @@ class _DecoderProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()  # it holds nothing that could be lost
+        self._process.kill()  # it has nothing to lose
         self._process.wait()
         for stream in (self._requests, self._answers):
-            with suppress(OSError):  # unsent requests of a process that died
+            with suppress(OSError):  # requests that a dead process never received
                 stream.close()
 
 
 def serve(requests: BinaryIO | None = None, answers: BinaryIO | None = None) -> None:
     """Answer requests from standard input until it ends."""
     requests, answers = requests or sys.stdin.buffer, answers or sys.stdout.buffer
-    sys.stdout = sys.stderr  # nothing else may get between the answers
+    sys.stdout = sys.stderr  # so that nothing else is written between the answers
     with strict_decoding():
         while True:
             try:

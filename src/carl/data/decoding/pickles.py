@@ -1,7 +1,7 @@
-"""Pickles that may hold arrays, bytes, text, numbers, lists and dicts, and can run nothing.
+"""Pickles of arrays, bytes, text, numbers, lists and dicts, which cannot run anything.
 
-Where a pickle asks for NumPy's classes it gets stand-ins that only remember what they are told; the arrays are
-made from that afterwards. So no state from a file ever reaches NumPy's own unpickling.
+A pickle that asks for NumPy's classes gets stand-ins, which only remember what they are told. The arrays are made
+from that afterwards, so no state from a file ever reaches NumPy's own unpickling.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import IO, Any
 
 import numpy as np
 
+from carl.data.decoding.regular_files import open_regular
 from carl.errors import UserError
 
 
 def load_pickle(path: Path) -> Any:
-    """What the file holds, if it is plain data; text of Python 2 is read as Latin-1."""
+    """What the file holds, if it is plain data; text from Python 2 is read as Latin-1."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             _check_places(file)
             file.seek(0)
             return _with_arrays(_PlainUnpickler(file, encoding="latin1").load(), {})
@@ -40,19 +41,19 @@ class _ForbiddenError(Exception):
 
 
 def _check_places(file: IO[bytes]) -> None:
-    """Refuse a pickle that numbers what it remembers with gaps: the reader makes room for every number below."""
+    """Refuse a pickle whose memo numbers have gaps: the reader makes room for every number below the largest."""
     for count, (operation, argument, _) in enumerate(pickletools.genops(file)):
         if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count + 1:
             raise _ForbiddenError(f"place {argument} of its memory")
 
 
 def _shown(value: Any) -> str:
-    """A value for an error: of text the beginning, of all else the kind, since lists in lists may have no end."""
+    """A value for an error message: the beginning of a text, otherwise only the type, since lists may be endless."""
     return repr(value[:40]) if isinstance(value, str) else f"<{type(value).__name__}>"
 
 
 class _Function:
-    """A function that a pickle may call, and do nothing else with."""
+    """A function that a pickle may call but not change."""
 
     __slots__ = ("_function",)
 
@@ -67,7 +68,7 @@ class _Function:
 
 
 class _DataType:
-    """Stands for numpy.dtype: numbers and text of fixed size only."""
+    """Takes the place of numpy.dtype: only numbers, and text of fixed size."""
 
     def __init__(self, code: str = "", align: bool = False, copy: bool = False) -> None:
         if not isinstance(code, str) or np.dtype(code).kind not in "biufSU" or np.dtype(code).names:
@@ -82,7 +83,7 @@ class _DataType:
 
 
 class _Array:
-    """Stands for numpy.ndarray."""
+    """Takes the place of numpy.ndarray."""
 
     def __init__(self, array: np.ndarray | None = None) -> None:
         self.array = array
@@ -107,7 +108,7 @@ def _reconstruct(subtype: Any, shape: Any, code: Any) -> _Array:
 
 
 def _from_buffer(buffer: Any, data_type: Any, shape: Any, order: Any) -> _Array:
-    """How NumPy pickles contiguous arrays since protocol 5."""
+    """How NumPy pickles contiguous arrays with protocol 5."""
     return _Array(_make_array(buffer, data_type, shape, order == "F"))
 
 
@@ -117,7 +118,7 @@ def _scalar(data_type: Any, data: Any) -> Any:
 
 
 def _encode(text: str, encoding: str = "latin1") -> bytes:
-    """How protocol 2 writes bytes. Codecs at large could do more, so only this one is known."""
+    """How protocol 2 writes bytes. Other codecs could do more, so only this one is allowed."""
     if encoding not in ("latin1", "latin-1"):
         raise _ForbiddenError(f"the codec {_shown(encoding)}")
     return text.encode("latin1")
@@ -150,9 +151,9 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def _with_arrays(value: Any, made: dict[int, Any]) -> Any:
-    """The same with real arrays; a value that is still a stand-in, or anything else, is refused.
+    """The value with real arrays; a stand-in that was never filled, or anything else, is refused.
 
-    `made` holds what was made of lists and dicts: shared ones stay shared, or a few bytes could ask for any memory.
+    `made` holds finished lists and dicts. Shared ones stay shared; otherwise a few bytes could fill any memory.
     """
     if isinstance(value, _Array) and isinstance(value.array, np.ndarray):
         return value.array

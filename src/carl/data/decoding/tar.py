@@ -1,7 +1,7 @@
 """Images in a tar file as a stream: nothing is written to the disk, and no name in the file is used as a path.
 
-Python's own tarfile reads extended headers of any size into memory, so a hostile file can fill it. Here every read has
-a bound. Known are the formats that writers of today use: ustar, GNU's long names, and pax headers.
+Python's tarfile module reads extended headers of any size into memory, so a hostile file can fill it. Here every read
+is bounded. The formats in use today are supported: ustar, GNU's long names, and pax headers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from carl.errors import UserError
 
 BLOCK = 512
 LARGEST_HEADER = 2**20
-LARGEST_MEMBER = 2**48  # which no disk holds; larger numbers cannot even be passed over
+LARGEST_MEMBER = 2**48  # more than any disk holds; larger numbers cannot even be skipped
 _SKIPPED_AT_ONCE = 2**20
 _REGULAR = (b"0", b"\0", b"7")
 
 
 def read_tar(file: BinaryIO, address: str, wanted: Container[int]) -> Iterator[tuple[int, bytes | None]]:
-    """The wanted ones of the images, which are counted from 0 in the order of the file; None for one too large to read.
+    """The wanted images, numbered from 0 in the order of the file; None for an image that is too large to read.
 
-    An image that is not wanted is passed over, and given as empty bytes: so all can be counted.
+    Images that are not wanted are skipped and given as empty bytes, so that all can be counted.
     """
     place, long_name, long_size = 0, "", None
-    while (header := _header(file, address)).strip(b"\0"):  # an empty one ends the file
+    while (header := _header(file, address)).strip(b"\0"):  # an empty header ends the file
         kind, size = header[156:157], _checked_size(header, address)
-        if kind in (b"x", b"L"):  # what follows is about the next member
+        if kind in (b"x", b"L"):  # it describes the next member
             content = _read(file, size, address) if size <= LARGEST_HEADER else _skip(file, size)
             pax_name, pax_size = _pax(content) if kind == b"x" else (_text(content), None)
             long_name, long_size = pax_name or long_name, pax_size if pax_size is not None else long_size
@@ -51,26 +51,26 @@ def read_tar(file: BinaryIO, address: str, wanted: Container[int]) -> Iterator[t
 def _header(file: BinaryIO, address: str) -> bytes:
     header = file.read(BLOCK)
     if header[:2] == b"\x1f\x8b":
-        raise UserError(f"{address} is compressed, so it cannot be read from the middle; unpack it with gunzip")
+        raise UserError(f"{address} is compressed, and shards cannot be; unpack it with gunzip")
     if len(header) < BLOCK:
         raise _cut_off(address)
     return header
 
 
 def _checked_size(header: bytes, address: str) -> int:
-    """The size that a header states, if the header is one: its bytes must add up to its checksum."""
+    """The size that a header states, after its checksum is verified."""
     try:
         right = sum(header[:148]) + 8 * ord(" ") + sum(header[156:]) == _number(header[148:156])
         size = _number(header[124:136])
     except ValueError:
         right, size = False, -1
     if not right or not 0 <= size <= LARGEST_MEMBER:
-        raise UserError(f"{address} is not a tar file, or a damaged one; write or download it again")
+        raise UserError(f"{address} is not a tar file, or it is damaged; write or download it again")
     return size
 
 
 def _number(field: bytes) -> int:
-    """Octal digits, or GNU's binary for sizes from 8 GiB on."""
+    """A number in octal digits, or in GNU's binary form for sizes of 8 GiB and more."""
     if field[0] & 0x80:
         return int.from_bytes(field[1:], "big") if field[0] == 0x80 else -1
     return int(field.strip(b" \0") or b"0", 8)
@@ -81,7 +81,7 @@ def _text(field: bytes) -> str:
 
 
 def _pax(content: bytes) -> tuple[str, int | None]:
-    """Name and size in a pax header, whose records are `LENGTH KEY=VALUE` and a line feed."""
+    """The name and size in a pax header, whose records are `LENGTH KEY=VALUE` and a line feed."""
     name, size = "", None
     while content:
         length, _, _ = content.partition(b" ")
@@ -98,7 +98,7 @@ def _pax(content: bytes) -> tuple[str, int | None]:
 
 
 def _read(file: BinaryIO, size: int, address: str) -> bytes:
-    """The content of a member; the file then stands at the next header."""
+    """The content of a member; afterwards the file is at the next header."""
     content = file.read(size)
     if len(content) < size:
         raise _cut_off(address)
@@ -107,7 +107,7 @@ def _read(file: BinaryIO, size: int, address: str) -> bytes:
 
 
 def _skip(file: BinaryIO, size: int) -> bytes:
-    """Pass over a member."""
+    """Skip a member."""
     left = size + -size % BLOCK
     if file.seekable():
         file.seek(left, 1)

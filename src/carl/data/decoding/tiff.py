@@ -1,4 +1,4 @@
-"""A small reader of TIFFs with any number of bands, for those that Pillow refuses (it knows colours only).
+"""A small reader for TIFFs with any number of bands, which Pillow refuses because it only knows colours.
 
 Reads the first image: 8- or 16-bit unsigned samples in strips or tiles, interleaved or in planes, uncompressed
 or deflated, with or without horizontal differencing. TIFF 6.0, 1992, sections 2, 14 and 15.
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-MAX_SAMPLES = 2**28  # as Pillow's guard against decompression bombs (3 x 89 million), but counted in samples
-MAX_BLOCKS = 2**20  # strips or tiles; each is a number to keep
+MAX_BYTES = 2**28  # of samples; Pillow allows about as much for an RGB image (3 x 89 million)
+MAX_BLOCKS = 2**20  # strips or tiles; a number is kept for each
 
 _WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS = (
     256,
@@ -39,7 +39,7 @@ _PHOTOMETRIC, _EXTRA = 262, 338
 _WANTED = {_WIDTH, _HEIGHT, _BITS, _COMPRESSION, _OFFSETS, _BANDS, _ROWS, _COUNTS, _PLANAR, _PREDICTOR, _FORMAT} | {
     _TILE_WIDTH, _TILE_HEIGHT, _TILE_OFFSETS, _TILE_COUNTS,
 }  # fmt: skip
-_FIELD_TYPES = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT, LONG: all that the tags above use
+_FIELD_TYPES = {1: "B", 3: "H", 4: "I"}  # BYTE, SHORT and LONG: the only types that the tags above use
 
 
 def is_tiff(data: bytes) -> bool:
@@ -47,11 +47,22 @@ def is_tiff(data: bytes) -> bool:
 
 
 def has_other_bands(tags: Mapping[int, Any]) -> bool:
-    """Whether samples follow grey or RGB that are not opacity: Pillow would drop them, or take them for opacity."""
-    colours = {0: 1, 1: 1, 2: 3}.get(tags.get(_PHOTOMETRIC, -1))  # of white-is-zero, black-is-zero and RGB
+    """Whether there are bands besides grey or RGB and opacity: Pillow would drop them, or take them for opacity."""
+    colours = {0: 1, 1: 1, 2: 3}.get(tags.get(_PHOTOMETRIC, -1))  # for white-is-zero, black-is-zero and RGB
     extra = tags.get(_EXTRA) or (0,)
-    opacity = (extra if isinstance(extra, tuple) else (extra,))[0] in (1, 2)  # multiplied in or not
+    opacity = (extra if isinstance(extra, tuple) else (extra,))[0] in (1, 2)  # premultiplied or not
     return colours is not None and tags.get(_BANDS, 1) > colours + opacity
+
+
+def block_bytes(tags: Mapping[int, Any], size: tuple[int, int]) -> int:
+    """The bytes of one strip or tile, which libtiff decodes at once, in an image of `size` (width, height)."""
+    width, height = size
+    bits = tags.get(_BITS, (1,))
+    if _TILE_WIDTH in tags:
+        block = int(tags.get(_TILE_WIDTH, 1)) * int(tags.get(_TILE_HEIGHT, 1))
+    else:
+        block = width * min(int(tags.get(_ROWS, height)), height)
+    return block * sum(bits if isinstance(bits, tuple) else (bits,)) // 8
 
 
 def read_bands(data: bytes) -> np.ndarray:
@@ -62,18 +73,18 @@ def read_bands(data: bytes) -> np.ndarray:
     bits = set(tags.get(_BITS, (1,)))
     if bits not in ({8}, {16}) or set(tags.get(_FORMAT, (1,))) != {1}:
         raise ValueError(f"a TIFF of {bands} bands with samples other than unsigned 8 or 16 bits")
-    if not 0 < height * width * bands <= MAX_SAMPLES:
-        raise ValueError(f"a TIFF of {height} x {width} x {bands} samples")
     dtype = np.dtype(f"{order}u{bits.pop() // 8}")
-    in_planes = tags.get(_PLANAR, (1,))[0] == 2
-    planes = [
-        _read_plane(data, tags, dtype, (height, width, 1 if in_planes else bands), plane)
-        for plane in range(bands if in_planes else 1)
-    ]
-    image = np.concatenate(planes, axis=2)
+    if not 0 < height * width * bands * dtype.itemsize <= MAX_BYTES:
+        raise ValueError(f"a TIFF of {height} x {width} x {bands} samples")
+    if tags.get(_PLANAR, (1,))[0] == 2:
+        image = np.empty((height, width, bands), dtype.newbyteorder("="))
+        for plane in range(bands):
+            image[..., plane : plane + 1] = _read_plane(data, tags, dtype, (height, width, 1), plane)
+    else:
+        image = _read_plane(data, tags, dtype, (height, width, bands), 0)
     if image.dtype == np.uint8:
         return image
-    return np.stack([np.rint(row * (255 / 65535)).astype(np.uint8) for row in image])  # by rows, to spare memory
+    return np.stack([np.rint(row * (255 / 65535)).astype(np.uint8) for row in image])  # row by row, to save memory
 
 
 def _read_tags(data: bytes, order: str) -> dict[int, tuple[int, ...]]:
@@ -104,7 +115,7 @@ def _read_plane(
         offsets, counts = tags[_OFFSETS], tags[_COUNTS]
         block_height, block_width = min(tags.get(_ROWS, (height,))[0], height), width
     across, down = -(-width // block_width), -(-height // block_height)
-    if across * block_width * down * block_height * bands > 2 * MAX_SAMPLES:  # tiles may reach over the image
+    if across * block_width * down * block_height * bands * dtype.itemsize > MAX_BYTES:  # tiles may reach over the edge
         raise ValueError(f"a TIFF in tiles of {block_width} x {block_height} pixels")
     image = np.empty((down * block_height, across * block_width, bands), dtype.newbyteorder("="))
     for block in range(across * down):

@@ -1,1 +1,1 @@
-"""Every image decoded once and kept, equal-sized, in the cache."""
+"""Images are decoded once and kept in the cache, all of the same size."""

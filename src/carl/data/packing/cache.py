@@ -3,9 +3,9 @@
 CARL_CACHE/packed/KEY/
   meta.json            format version, source, class names, statistics, notes
   bad-files.txt        one line per image that was left out: name, tab, reason
-  train/pixels.npy     (N, H, W, C) uint8, memory-mapped; absent where the source's own file is used
-  train/labels.npy     (N,) int64, where there are labels
-  train/names.json     where the images were files
+  train/pixels.npy     (N, H, W, C) uint8, memory-mapped; missing if the source's own file is used
+  train/labels.npy     (N,) int64, if there are labels
+  train/names.json     if the images were files
   test/...
 """
 
@@ -18,7 +18,7 @@ import shutil
 import tempfile
 import time
 import tokenize
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,20 +29,41 @@ from filelock import Timeout
 
 from carl import files
 from carl.data.dataset import Dataset, PackedImages, Split, Statistics
+from carl.data.decoding.regular_files import map_array
 from carl.data.listing import Listing, MappedSplit
 from carl.errors import UserError
+from carl.terminal import warn
+from carl.user_paths import expanded
 
 FORMAT_VERSION = 1
-_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which what is half-written belongs to no one
+_ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which no process can still be writing it
+_NO_FOLDER = Path(os.devnull) / "carl"  # where no one can write, so that images are packed in memory
 
 
 def cache_folder() -> Path:
-    """`CARL_CACHE`, else `carl` in the platform's cache folder."""
+    """`CARL_CACHE`, or `carl` in the cache folder of the user."""
     if named := os.environ.get("CARL_CACHE"):
-        return Path(named).expanduser()
+        return expanded(named)
     if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
         return Path(local) / "carl" / "cache"
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "carl"
+    if named := os.environ.get("XDG_CACHE_HOME"):
+        return expanded(named) / "carl"
+    try:
+        return Path.home() / ".cache" / "carl"
+    except RuntimeError:  # a user id without a name, and no HOME
+        return _NO_FOLDER
+
+
+def has_folder() -> bool:
+    """Whether there is any place for a cache."""
+    return cache_folder() != _NO_FOLDER
+
+
+def why_unusable() -> str:
+    """Why nothing can be written to the cache."""
+    if not has_folder():
+        return "no home folder is known for the cache; set CARL_CACHE to a folder"
+    return f"{cache_folder()} is full or cannot be written to"
 
 
 def entry_folder(key: str) -> Path:
@@ -68,7 +89,7 @@ class Meta:
 
     @staticmethod
     def read(folder: Path) -> Meta | None:
-        """None where there is no entry, or one of another format."""
+        """What the entry says; None if there is none, or one of another format."""
         try:
             values = json.loads((folder / "meta.json").read_text(encoding="utf-8"))
             if values["format"] != FORMAT_VERSION:
@@ -80,7 +101,7 @@ class Meta:
         return meta if meta._makes_sense() else None
 
     def _makes_sense(self) -> bool:
-        """Whether the values are of their types: files in a cache may be damaged."""
+        """Whether all values have the right types: files in a cache may be damaged."""
         texts = (*_listed(self.splits), *_listed(self.class_names), *_listed(self.notes), self.source, self.fingerprint)
         numbers = (*_listed(self.mean), *_listed(self.std))
         return (
@@ -93,12 +114,12 @@ class Meta:
 
 
 def _listed(value: Any) -> tuple[Any, ...]:
-    """The items of a tuple; what is none of ours has an item of no type."""
+    """The items of a tuple; anything else gives one item that no check accepts."""
     return value if isinstance(value, tuple) else (None,)
 
 
 def write_split(folder: Path, split: Split) -> None:
-    """Labels and names, beside the pixels that are there already."""
+    """Write labels and names beside the pixels, which are there already."""
     folder.mkdir(exist_ok=True)
     if split.labels is not None:
         np.save(folder / "labels.npy", split.labels)
@@ -107,7 +128,7 @@ def write_split(folder: Path, split: Split) -> None:
 
 
 def load(folder: Path, listing: Listing) -> tuple[Dataset, int] | None:
-    """The packed data set and its number of bad files; None where there is no whole entry."""
+    """The packed data set and its number of bad files; None if there is no complete entry."""
     meta = Meta.read(folder)
     if meta is None or set(meta.splits) != set(listing.splits):
         return None
@@ -134,7 +155,7 @@ def _load_split(folder: Path, listing: Listing, name: str) -> Split:
     source = listing.splits[name]
     if isinstance(source, MappedSplit):
         return Split(PackedImages(source.pixels), source.labels)
-    pixels = np.load(folder / "pixels.npy", mmap_mode="r", allow_pickle=False)
+    pixels = map_array(folder / "pixels.npy")
     labels_file, names_file = folder / "labels.npy", folder / "names.json"
     labels = np.load(labels_file, allow_pickle=False) if labels_file.exists() else None
     names = tuple(json.loads(names_file.read_text())) if names_file.exists() else None
@@ -149,9 +170,9 @@ def _load_split(folder: Path, listing: Listing, name: str) -> Split:
 
 @contextmanager
 def temporary_entry(key: str, alone: bool) -> Iterator[Path | None]:
-    """A folder to write an entry into, beside where it will lie; None if the cache cannot be written to.
+    """A temporary folder to write an entry into, beside its final place; None if the cache cannot be written to.
 
-    Whoever is `alone`, by the lock of this key, removes what killed processes left that packed the same.
+    A process that is `alone`, because it holds the lock of this key, first removes what killed processes left.
     """
     parent = cache_folder() / "packed"
     for left in parent.glob(f".partial-{key}-*") if alone else ():
@@ -167,14 +188,15 @@ def temporary_entry(key: str, alone: bool) -> Iterator[Path | None]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)  # nothing is left here once `publish` has moved it
+        shutil.rmtree(folder, ignore_errors=True)  # gone already if `publish` has moved it
 
 
 @contextmanager
-def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
-    """Held by one process at a time; `waiting` is called if another has it. Gives whether it is held.
+def locked(name: str, work: str) -> Iterator[bool]:
+    """Hold a lock that one process at a time can hold, so that the `work` is done once; gives whether it is held.
 
-    Where the cache cannot be locked or written to, each process does the work on its own, which `publish` allows.
+    A process that has to wait says so. If the cache cannot be locked or written to, each process does the work on its
+    own, which `publish` allows.
     """
     held = False
     with ExitStack() as stack:
@@ -185,14 +207,14 @@ def locked(name: str, waiting: Callable[[], None]) -> Iterator[bool]:
             try:
                 stack.enter_context(lock.acquire(timeout=0))
             except Timeout:
-                waiting()
+                warn(f"waiting for another process that {work}")
                 stack.enter_context(lock.acquire())
             held = True
         yield held
 
 
 def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:
-    """Give a finished folder its name and open it. Of several writers the first wins; they wrote the same."""
+    """Give a finished folder its final name and open it. The first of several processes wins: all wrote the same."""
     os.chmod(folder, 0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
     for _ in range(3):
         with suppress(OSError):  # the name is taken
@@ -205,7 +227,7 @@ def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:
 
 
 def _remove(entry: Path) -> None:
-    """Move out of the way first, so that no one sees half an entry."""
+    """Remove an entry: it is moved out of the way first, so that no one sees half of it."""
     aside = Path(tempfile.mkdtemp(prefix=".partial-", dir=entry.parent))
     with suppress(OSError):  # another process removed it
         os.rename(entry, aside / "old")
@@ -213,7 +235,7 @@ def _remove(entry: Path) -> None:
 
 
 def remove_abandoned(partial: Iterable[Path]) -> None:
-    """Remove files and folders that belong to no one any more."""
+    """Remove unfinished files and folders that no process is writing any more."""
     for path in partial:
         with suppress(OSError):  # another process removes it too
             newest = max(part.lstat().st_mtime for part in (path, *path.rglob("*")))

@@ -1,7 +1,7 @@
-"""From a listing to a data set: decode every image once, pack equal-sized pixels, keep them in the cache.
+"""From a listing to a data set: every image is decoded once, packed at one size, and kept in the cache.
 
-Equal-sized images whose sides are at most decode.AS_IS_SIDE are packed as they are, whatever size is asked for: the
-views resize crops anyway. Images of varied or larger size are scaled and centrally cropped to a square.
+Images of equal size with sides of at most decode.AS_IS_SIDE are packed as they are, whatever size is asked for: the
+views resize crops anyway. Others are scaled and cropped to the square in the middle.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from carl.data.packing.pixel_statistics import pixels_digest, statistics_and_dig
 from carl.errors import UserError
 from carl.files import atomic_writer
 
-DEFAULT_SIDE = 96  # at most; a random crop of 8 % of the area is then still 27 pixels wide
-LARGEST_SIDE = 4096  # a single view of that size takes gigabytes in an encoder
-_SURVEYED = 2_000  # images whose headers are read to find the usual size
+DEFAULT_SIDE = 96  # at most; a random crop with 8% of the area is then still 27 pixels wide
+LARGEST_SIDE = 4096  # an encoder needs gigabytes for a single view of this size
+_SURVEYED = 2_000  # images whose headers are read to find their usual size
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,16 @@ def check_side(image_size: int | None) -> None:
 
 
 def open_listing(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
-    """The data set, from the cache if it is there, packed (and cached) if not.
+    """The data set from the cache, or packed now and cached.
 
-    Of several processes that need the same images, such as those of torchrun, one packs and the others wait.
+    If several processes need the same images, as with torchrun, one packs and the others wait.
     """
     if listing.key is None:
         return _Packing(listing, size, max_bad, progress, None).run()
     found = _cached(listing, size, max_bad)
     if found is not None:
         return found
-    waiting = "waiting for another process that packs the images"
-    with cache.locked(listing.key, lambda: progress(waiting, 0, 0)) as alone:
+    with cache.locked(listing.key, "packs the images") as alone:
         return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress, alone)
 
 
@@ -96,20 +95,20 @@ def _packed(listing: Listing, size: int | None, max_bad: int | None, progress: P
 
 
 def _entry(listing: Listing, side: int | None) -> Path:
-    """Where images are kept that were fitted to `side`, or left as they are (None)."""
+    """The cache entry of images that were fitted to `side`, or left as they are (None)."""
     text = f"{listing.key} {side or 'as is'} {cache.FORMAT_VERSION}"
     return cache.entry_folder(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
 
 def _side_file(listing: Listing) -> Path:
-    """Remembers the side that was found when none was asked for, under which the entry is kept."""
+    """The file that remembers which side was chosen when none was asked for."""
     return cache.cache_folder() / "sides" / f"{listing.key}.txt"
 
 
 def _known_side(listing: Listing) -> int | None:
     try:
         return int(_side_file(listing).read_text())
-    except (OSError, ValueError):  # then the images are looked at again
+    except (OSError, ValueError):  # then the side is found again
         return None
 
 
@@ -118,7 +117,7 @@ def _total(listing: Listing) -> int:
 
 
 class _Packing:
-    """One run over a listing. Pixels go to `folder`, or to memory where there is none."""
+    """One run over a listing. Pixels are written to `folder`, or kept in memory if it is None."""
 
     def __init__(
         self, listing: Listing, size: int | None, max_bad: int | None, progress: Progress, folder: Path | None
@@ -128,8 +127,8 @@ class _Packing:
         self.max_bad = max_bad
         self.progress = progress
         self.folder = folder
-        self.shape: tuple[int, int] | None = None  # to which images are fitted; None: as they are
-        self.fitted_side: int | None = None  # of images of varied or large size
+        self.shape: tuple[int, int] | None = None  # that images are fitted to; None: they stay as they are
+        self.fitted_side: int | None = None  # if images are of varied or large size
         self.bad: list[BadFile] = []
         self.notes: list[str] = []
 
@@ -142,7 +141,7 @@ class _Packing:
         statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.progress)
         fingerprint = _fingerprint(splits, train_digest, self.progress)
         if self.folder is None:
-            where = "" if self.listing.key is None else f": {cache.cache_folder()} is full or cannot be written to"
+            where = "" if self.listing.key is None else f": {cache.why_unusable()}"
             notes = (*self.listing.notes, *self.notes, f"packed in memory, not cached{where}")
             return Dataset(
                 name=self.listing.name,
@@ -169,10 +168,10 @@ class _Packing:
             bad_files=len(self.bad),
         )
         meta.write(self.folder)
-        del splits  # unmap the files before they are moved
+        del splits  # so that the files are not mapped while they are moved
         dataset = cache.publish(self.folder, self._entry(), self.listing)
         if self.size is None and self.fitted_side is not None:
-            with suppress(OSError), atomic_writer(_side_file(self.listing)) as file:  # else it is found again
+            with suppress(OSError), atomic_writer(_side_file(self.listing)) as file:  # or it is found again
                 file.write(str(self.fitted_side).encode())
         return dataclasses.replace(dataset, fitted=self.fitted_side is not None)
 
@@ -215,7 +214,7 @@ class _Packing:
             side = self.size or _usual_side(split)
             self.shape, self.fitted_side = (side, side), side
             self.notes.append(
-                f"images of varied or large size were scaled and centrally cropped to {side} x {side}; "
+                f"images of varied or large size were scaled and cropped to {side} x {side}; "
                 "image_size sets another side"
             )
             del self.bad[known_bad:]
@@ -237,7 +236,7 @@ class _Packing:
             if self.shape is None and writer.count and pixels.shape[:2] != writer.shape[:2]:
                 raise _VariedSizes
             if writer.count and pixels.shape != writer.shape:
-                reason = f"{pixels.shape[2]} channels where the first image has {writer.shape[2]}"
+                reason = f"it has {pixels.shape[2]} channels, and the first image has {writer.shape[2]}"
                 self.bad.append(BadFile(image.name, reason))
                 continue
             writer.append(pixels[None])
@@ -248,14 +247,14 @@ class _Packing:
             raise UserError(
                 f"{self.listing.name}: none of the {split.count} files of the {name} split can be decoded{first}"
             )
-        self.shape = self.shape or writer.shape[:2]  # of the training images; other splits are fitted to it
+        self.shape = self.shape or writer.shape[:2]  # that of the training images; other splits are fitted to it
         return (
             np.array(labels, np.int64) if split.labelled else None,
             tuple(names) if split.named else None,
         )
 
     def _report_bad(self) -> None:
-        """List what was left out, or fail if it is too much."""
+        """List the images that were left out, or fail if there are too many."""
         if not self.bad:
             return
         lines = [f"{_one_line(bad.name)}\t{_one_line(bad.reason)}\n" for bad in self.bad]
@@ -263,7 +262,7 @@ class _Packing:
         listed = f"such as {lines[0].strip()}".replace("\t", ": ")
         if self.folder is not None:
             (self.folder / "bad-files.txt").write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
-            kept = self._entry().with_suffix(".bad-files.txt")  # for when there will be no entry
+            kept = self._entry().with_suffix(".bad-files.txt")  # because there will be no entry
             if len(self.bad) > bad_limit(total, self.max_bad):
                 shutil.copyfile(self.folder / "bad-files.txt", kept)
                 listed = f"listed in {kept}"
@@ -277,7 +276,7 @@ class _Packing:
 
 
 class _KeptBytes(io.BytesIO):
-    """A file in memory that outlives `with`, because the pixels are a view of it; it refuses more than `most` bytes."""
+    """A file in memory. It survives `with`, because the pixels are a view of it, and refuses more than `most` bytes."""
 
     def __init__(self, most: int | None) -> None:
         super().__init__()
@@ -286,8 +285,8 @@ class _KeptBytes(io.BytesIO):
     def write(self, data: Any, /) -> int:
         if self._most is not None and self.tell() + memoryview(data).nbytes > self._most:
             raise UserError(
-                f"{cache.cache_folder()} is full or cannot be written to, and the images take more than the "
-                f"{self._most:,} bytes of memory; free some space, or set CARL_CACHE to another folder"
+                f"the images cannot be cached and need more than the {self._most:,} bytes of memory of this machine "
+                f"({cache.why_unusable()}); free some space, or set CARL_CACHE to another folder"
             )
         return super().write(data)
 
@@ -296,7 +295,7 @@ class _KeptBytes(io.BytesIO):
 
 
 def _memory() -> int | None:
-    """Bytes of memory that the machine has, where it tells."""
+    """The bytes of memory of this machine, if it tells."""
     with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
@@ -325,9 +324,9 @@ class _PixelWriter:
         self.count += len(pixels)
 
     def finish(self) -> np.ndarray:
-        """The pixels (N, H, W, C), memory-mapped where they are in a file."""
+        """The pixels (N, H, W, C), memory-mapped if they are in a file."""
         self._stream.seek(0)
-        self._write_header()  # as long as the first: NumPy leaves room for the first axis to grow
+        self._write_header()  # has the length of the first one: NumPy leaves room for the first axis to grow
         assert self._stream.tell() == self._data_start
         self._stream.flush()
         if isinstance(self._stream, io.BytesIO):
@@ -343,7 +342,7 @@ class _PixelWriter:
 
 
 def _usual_side(split: EncodedSplit) -> int:
-    """The median of the shorter sides, at most DEFAULT_SIDE."""
+    """The median of the shorter sides, but at most DEFAULT_SIDE."""
     step = max(1, split.count // _SURVEYED)
     with strict_decoding():
         sizes = [image_size(image.content) for image in islice(split.read(), 0, None, step)]
@@ -352,7 +351,7 @@ def _usual_side(split: EncodedSplit) -> int:
 
 
 def bad_limit(total: int, max_bad: int | None) -> int:
-    """How many files may be bad: what the user said, else one in twenty, and ten of a small source."""
+    """How many files may be bad: what the user said, or one in twenty, or ten if the source is small."""
     return max_bad if max_bad is not None else max(10, total // 20)
 
 
@@ -370,8 +369,8 @@ def _check_one_shape(splits: dict[str, Split]) -> None:
     for name, split in splits.items():
         if split.images.pixels.shape[1:] != train:
             raise UserError(
-                f"the {name} images are {split.images.pixels.shape[1:]} (height, width, channels) but the training "
-                f"images {train}; give both splits the same shape"
+                f"the {name} images are {split.images.pixels.shape[1:]} (height, width, channels), and the training "
+                f"images are {train}; give both splits the same shape"
             )
 
 
@@ -383,15 +382,15 @@ def _numbered_classes(splits: dict[str, Split]) -> tuple[str, ...]:
 
 def _check_labels(splits: dict[str, Split], class_names: tuple[str, ...]) -> None:
     if len(class_names) > MAX_CLASSES:
-        raise UserError(f"labels of more than {MAX_CLASSES} classes; number the classes from 0 without gaps")
+        raise UserError(f"the labels name more than {MAX_CLASSES} classes; number the classes from 0 without gaps")
     for name, split in splits.items():
         if split.labels is None or not len(split.labels):
             continue
         low, high = int(split.labels.min()), int(split.labels.max())
         if low < UNLABELLED or high >= len(class_names):
             raise UserError(
-                f"labels of the {name} split run from {low} to {high} where there are {len(class_names)} classes; "
-                f"number the classes from 0, and write {UNLABELLED} where there is no label"
+                f"the labels of the {name} split run from {low} to {high}, but there are {len(class_names)} classes; "
+                f"number the classes from 0, and write {UNLABELLED} for an image without a label"
             )
 
 

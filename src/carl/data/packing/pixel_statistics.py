@@ -1,4 +1,4 @@
-"""Mean, standard deviation and digest of arrays that may be larger than memory."""
+"""Mean, standard deviation and checksum of arrays that may be larger than memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import TypeVar
 import numpy as np
 
 from carl.data.dataset import Statistics
+from carl.data.decoding.regular_files import check_not_cut
 from carl.data.listing import Progress, silent
 
 Result = TypeVar("Result")
 
-CHUNK_BYTES = 4 * 2**20  # of uint8; a thread holds five times this for a while
-_EXACT_ROWS = 256  # 256 * 255**2 < 2**24: sums of so many squares are exact in float32
+CHUNK_BYTES = 4 * 2**20  # of uint8; a thread needs five times as much for a while
+_EXACT_ROWS = 256  # 256 * 255**2 < 2**24: the sum of this many squares is exact in float32
 
 
 def available_cores() -> int:
@@ -24,7 +25,7 @@ def available_cores() -> int:
 
 
 def statistics_and_digest(pixels: np.ndarray, progress: Progress = silent) -> tuple[Statistics, int]:
-    """Mean and population standard deviation per channel of (N, H, W, C) uint8, scaled to [0, 1]; and a checksum.
+    """Mean and population standard deviation per channel of (N, H, W, C) uint8, scaled to [0, 1], and a checksum.
 
     A channel that never varies gets the standard deviation of one grey level, so that dividing by it is safe.
     """
@@ -42,7 +43,7 @@ def statistics_and_digest(pixels: np.ndarray, progress: Progress = silent) -> tu
 
 
 def pixels_digest(pixels: np.ndarray, progress: Progress = silent) -> int:
-    """A checksum that notices any change of the pixels or of their order, at the speed of reading them."""
+    """A checksum that changes with any pixel and with their order, and costs hardly more than reading them."""
     digest = 0
     for checksum in _map_chunks(_checksum, pixels, progress, "checksum"):
         digest = _join(digest, checksum)
@@ -64,7 +65,7 @@ def _checksum(chunk: np.ndarray) -> int:
 def _chunk_sums(chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     channels = chunk.shape[-1]
     sums, squares = np.zeros(channels), np.zeros(channels)
-    rows = chunk.reshape(len(chunk) * chunk.shape[1], -1)  # an image row each, (rows, W * C)
+    rows = chunk.reshape(len(chunk) * chunk.shape[1], -1)  # (rows, W * C), one for each row of an image
     for start in range(0, len(rows), _EXACT_ROWS):
         values = rows[start : start + _EXACT_ROWS].astype(np.float32)
         sums += values.sum(axis=0).reshape(-1, channels).sum(axis=0, dtype=np.float64)
@@ -76,10 +77,15 @@ def _chunk_sums(chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _map_chunks(
     function: Callable[[np.ndarray], Result], pixels: np.ndarray, progress: Progress, what: str
 ) -> Iterator[Result]:
-    """`function` of every chunk, in order, computed by as many threads as there are cores."""
+    """The `function` of every chunk, in order, computed by one thread per core."""
     step = max(1, CHUNK_BYTES // max(1, pixels[:1].nbytes))
     starts = range(0, len(pixels), step)
+
+    def of_chunk(start: int) -> Result:
+        check_not_cut(pixels)
+        return function(pixels[start : start + step])
+
     with ThreadPoolExecutor(available_cores()) as pool:
-        for start, result in zip(starts, pool.map(lambda i: function(pixels[i : i + step]), starts), strict=True):
+        for start, result in zip(starts, pool.map(of_chunk, starts), strict=True):
             progress(what, min(start + step, len(pixels)), len(pixels))
             yield result

@@ -1,4 +1,4 @@
-"""Images that are arrays already: .npy and .npz files. Nothing in them is ever unpickled."""
+"""Images in .npy and .npz files. Nothing in them is ever unpickled."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import IO
 
 import numpy as np
 
+from carl.data.decoding.regular_files import check_not_cut, map_array, open_regular
 from carl.data.listing import (
     LARGEST_IMAGE,
     MAX_CLASSES,
@@ -32,9 +33,9 @@ IMAGE_KEYS = ("images", "image", "x", "data", "pixels", "imgs", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "target", "arr_1")
 _BLOCK_BYTES = 16 * 2**20
 _MOST_CHANNELS = 16  # an axis up to this long may hold channels
-_LARGEST_COLUMNS = 2 * 2**30  # bytes of an array with columns first, which has to be read whole
-_LARGEST_SMALL = 512 * 2**20  # bytes of labels: those of 64 million images
-_LARGEST_MEMBER = 2**48  # bytes, which no disk holds
+_LARGEST_COLUMNS = 2 * 2**30  # bytes of an array with columns first, which has to be read at once
+_LARGEST_SMALL = 512 * 2**20  # bytes of labels: enough for 64 million images
+_LARGEST_MEMBER = 2**48  # bytes: more than any disk holds
 _UNREADABLE = (
     KeyError, ValueError, TypeError, EOFError, OSError, MemoryError, OverflowError, RuntimeError, SyntaxError,
     NotImplementedError, tokenize.TokenError, zipfile.BadZipFile, zlib.error,
@@ -59,7 +60,7 @@ def list_npy(path: Path, name: str) -> Listing:
 def list_npz(path: Path, name: str) -> Listing:
     """Arrays by name: `images` and `labels`, or one pair per split, such as `x_train` and `y_train`."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             keys = [Path(member).stem for member in archive.namelist() if member.endswith(".npy")]
     except _UNREADABLE as error:
         raise UserError(f"{path} is not a readable .npz file ({error}); save it again with numpy.savez") from error
@@ -83,7 +84,7 @@ def list_npz(path: Path, name: str) -> Listing:
 
 
 def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
-    """Labels (N,) int64, or an error that says what is wrong with them."""
+    """The labels as (N,) int64, or an error that says what is wrong with them."""
     values = values.reshape(-1) if values.ndim == 2 and 1 in values.shape else values
     if values.ndim != 1 or len(values) != count:
         raise UserError(f"{where} has the shape {values.shape} for {count} images; give one label per image")
@@ -94,9 +95,7 @@ def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
 
 def _npy_split(path: Path, labels_file: Path | None) -> SplitListing:
     try:
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        if not isinstance(array, np.ndarray):
-            raise ValueError("an archive of arrays")
+        array = map_array(path)
     except _UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read as an array of numbers ({error}); save uint8 images with numpy.save"
@@ -111,11 +110,11 @@ def _npy_split(path: Path, labels_file: Path | None) -> SplitListing:
 
 
 def as_images(array: np.ndarray, where: str) -> np.ndarray:
-    """A view (N, H, W, C) of an array of images, or an error that says why it holds none."""
+    """An array of images as a view (N, H, W, C), or an error that says why it does not hold images."""
     if array.dtype != np.uint8:
         raise UserError(
             f"{where} holds {array.dtype}; images are uint8 from 0 to 255: save them with "
-            ".astype('uint8'), floats in [0, 1] times 255 first"
+            ".astype('uint8'), after multiplying floats in [0, 1] by 255"
         )
     if array.ndim == 3:
         array = array[..., None]
@@ -123,7 +122,7 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
         raise UserError(f"{where} has the shape {array.shape}; images are (N, H, W, C) or (N, H, W), at least one")
     if array.shape[1] * array.shape[2] * array.shape[3] > LARGEST_IMAGE:
         raise UserError(
-            f"{where} has the shape {array.shape}; images are of at most {LARGEST_IMAGE} bytes: save smaller ones"
+            f"{where} has the shape {array.shape}; an image may have at most {LARGEST_IMAGE} bytes: save smaller ones"
         )
     first, last = array.shape[1], array.shape[3]
     if last > _MOST_CHANNELS >= first or (first in (1, 3) and last not in (1, 3, 4) and last > first):
@@ -139,6 +138,7 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
 def _blocks(pixels: np.ndarray, labels: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
     step = max(1, _BLOCK_BYTES // pixels[:1].nbytes)
     for start in range(0, len(pixels), step):
+        check_not_cut(pixels)
         yield pixels[start : start + step], None if labels is None else labels[start : start + step]
 
 
@@ -153,13 +153,13 @@ def _labels_file(path: Path) -> Path | None:
 
 def _load_small(path: Path) -> np.ndarray:
     try:
-        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+        return np.asarray(map_array(path))
     except _UNREADABLE as error:
         raise UserError(f"{path} cannot be read as an array of numbers ({error}); save it with numpy.save") from error
 
 
 def _keys_by_split(keys: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
-    """The key of each split whose name without the split's word is wanted; earlier words of `wanted` first."""
+    """For each split the key that is `wanted` once the name of the split is removed; earlier words win."""
     found: dict[str, str] = {}
     for want in wanted:
         for key in keys:
@@ -175,11 +175,11 @@ def _npz_class_names(path: Path, keys: list[str]) -> tuple[str, ...]:
         return ()
     try:
         shape, dtype = _npz_header(path, key)
-    except UserError:  # an object array, perhaps: not worth unpickling
+    except UserError:  # perhaps an array of objects, which is never unpickled
         return ()
     if len(shape) != 1 or dtype.kind not in "US":
         return ()
-    names = npz_array(path, key, 4 * MOST_LETTERS)[: MAX_CLASSES + 1]  # with one too many, which Listing refuses
+    names = npz_array(path, key, 4 * MOST_LETTERS)[: MAX_CLASSES + 1]  # one too many is refused later
     return tuple(str(value) for value in names)
 
 
@@ -203,10 +203,10 @@ def _npz_split(path: Path, key: str, labels_key: str | None) -> ArraySplit:
 
 
 def _npz_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and type of an array of an .npz file, if the file has room for so much."""
+    """The shape and type that an array in an .npz file states, if the file is large enough for it."""
     where = f"{path}[{key}]"
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{key}.npy") as member:
             shape, _, dtype = _read_header(member, where)
             size = archive.getinfo(f"{key}.npy").file_size
     except UserError:
@@ -214,17 +214,17 @@ def _npz_header(path: Path, key: str) -> tuple[tuple[int, ...], np.dtype]:
     except _UNREADABLE as error:
         raise UserError(f"{where} is damaged ({error}); save or download it again") from error
     if math.prod(shape) * dtype.itemsize > size or min(shape, default=0) < 0 or size > _LARGEST_MEMBER:
-        raise UserError(f"{where} states the shape {shape} and holds {size} bytes; save or download it again")
+        raise UserError(f"{where} states the shape {shape} but holds only {size} bytes; save or download it again")
     return shape, dtype
 
 
 def npz_array(path: Path, key: str, largest: int = _LARGEST_SMALL) -> np.ndarray:
-    """An array of an .npz file that takes at most `largest` bytes."""
+    """An array in an .npz file that takes at most `largest` bytes."""
     shape, dtype = _npz_header(path, key)
     if math.prod(shape) * dtype.itemsize > largest:
         raise UserError(f"{path}[{key}] has the shape {shape}, too large for labels or names; save it again")
     try:
-        with np.load(path, allow_pickle=False) as arrays:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
             return np.asarray(arrays[key])
     except _UNREADABLE as error:
         raise UserError(
@@ -233,16 +233,16 @@ def npz_array(path: Path, key: str, largest: int = _LARGEST_SMALL) -> np.ndarray
 
 
 def npz_rows(path: Path, key: str) -> Iterator[np.ndarray]:
-    """An array of an .npz file in blocks of rows, so that it need not fit into memory."""
+    """An array in an .npz file, in blocks of rows, so that it need not fit into memory."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as member:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{key}.npy") as member:
             shape, fortran_order, dtype = _read_header(member, f"{path}[{key}]")
             row_bytes = math.prod(shape[1:]) * dtype.itemsize
             if not shape or row_bytes > LARGEST_IMAGE:
                 raise UserError(f"{path}[{key}] has the shape {shape}; save rows of at most {LARGEST_IMAGE} bytes")
             if fortran_order and row_bytes * shape[0] > _LARGEST_COLUMNS:
                 raise UserError(f"{path}[{key}] has its columns first; save it again with numpy.ascontiguousarray")
-            if fortran_order:  # columns first: no block of rows lies together
+            if fortran_order:  # columns first: rows cannot be read one by one
                 yield np.frombuffer(member.read(row_bytes * shape[0]), dtype).reshape(shape, order="F")
                 return
             rows = max(1, _BLOCK_BYTES // max(1, row_bytes))

@@ -1,4 +1,4 @@
-"""Official archives: fetched with their checksums, unpacked without trusting their member names."""
+"""Official archives: downloaded and checked, and unpacked without trusting the names in them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from carl.data.listing import Progress
-from carl.data.packing.cache import remove_abandoned
+from carl.data.packing.cache import cache_folder, has_folder, remove_abandoned, why_unusable
 from carl.errors import UserError
 
-_TIMEOUT = 30  # seconds without an answer
+_TIMEOUT = 30  # seconds to wait for an answer
 _CHUNK = 2**20
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A file that a data set's authors publish."""
+    """A file that the authors of a data set publish."""
 
     url: str
     md5: str
-    folder: str  # what unpacking it makes
+    folder: str  # that it unpacks to
 
     @property
     def filename(self) -> str:
@@ -37,14 +37,14 @@ class Archive:
 
 
 def fetch(archive: Archive, root: Path, progress: Progress) -> Path:
-    """The archive in `root`, downloaded if it is not there; whole either way."""
+    """The archive in `root`, downloaded if it is missing, with its checksum verified."""
     path = root / archive.filename
     remove_abandoned(root.glob(f".{archive.filename}.*.partial"))
     if not path.exists():
         _download(archive, path, progress)
     elif (found := _md5(path)) != archive.md5:
         raise UserError(
-            f"{path} has the MD5 sum {found} where {archive.md5} is right, so it is damaged or partial; delete it "
+            f"{path} has the MD5 sum {found} instead of {archive.md5}, so it is damaged or partial; delete it "
             f"and run this again, or download it by hand from {archive.url}"
         )
     return path
@@ -65,13 +65,13 @@ def unpacked(archive: Archive, root: Path, progress: Progress) -> Path:
         try:
             os.rename(made, folder)
         except OSError:
-            if not folder.is_dir():  # else another process was faster
+            if not folder.is_dir():  # otherwise another process was faster
                 raise
     return folder
 
 
 def check_member(archive: Path, name: str) -> None:
-    """Refuse names that would leave the folder they are unpacked to."""
+    """Refuse names that lead out of the folder they are unpacked to."""
     windows = PureWindowsPath(name)
     if name.startswith(("/", "\\")) or windows.drive or ".." in PurePosixPath(name).parts or ".." in windows.parts:
         raise UserError(
@@ -108,6 +108,8 @@ def _raise_if_full(error: Exception, folder: Path) -> None:
 
 
 def _download(archive: Archive, path: Path, progress: Progress) -> None:
+    if cache_folder() in path.parents and not has_folder():
+        raise UserError(f"{archive.url} cannot be downloaded: {why_unusable()}, or data.root")
     by_hand = f"download {archive.url} by hand and put it at {path}"
     partial = None
     try:
@@ -126,7 +128,7 @@ def _download(archive: Archive, path: Path, progress: Progress) -> None:
                 progress(f"downloading {archive.filename}", done, total)
         if digest.hexdigest() != archive.md5:
             raise UserError(
-                f"{archive.url} gave a file with the MD5 sum {digest.hexdigest()} where {archive.md5} is right; try "
+                f"{archive.url} gave a file with the MD5 sum {digest.hexdigest()} instead of {archive.md5}; try "
                 f"again, or {by_hand}"
             )
         os.chmod(partial, 0o644)  # mkstemp makes files that only the owner can read

@@ -1,4 +1,4 @@
-"""A folder of image files, with or without class sub-folders, with or without train/val/test sub-folders."""
+"""A folder of image files, with or without sub-folders for classes and for train, val and test."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ from carl.data.listing import (
 )
 from carl.data.sources.base import Request, Source, is_file
 from carl.errors import UserError
+from carl.terminal import warn
 
 EXTENSIONS = frozenset(
     {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".dib", ".tif", ".tiff", ".gif", ".avif", ".jp2"}
     | {".ppm", ".pgm", ".pbm", ".pnm"}
 )
-# Not TIFF's, which is that of most cameras' raw files, nor BMP's, which is two letters of text.
+# Without TIFF, whose signature most cameras' raw files share, and BMP, whose signature is two letters of text.
 _SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP", re.DOTALL)
 
 
 def list_folder(root: Path, name: str) -> Listing:
     """The images below `root`.
 
-    Sub-folders called train, val or test (at least train) are splits, as are such folders beside `root` if its
-    own name is one. In a split whose images all lie in two or more sub-folders, these are the classes; so is a
-    sub-folder called train among others that are not splits.
+    Sub-folders called train, val or test are splits if there is a train. So are folders of these names beside `root`
+    if it has such a name itself. If all images of a split are in two or more sub-folders, these are the classes. A
+    sub-folder called train among others that are not splits is a class too.
     """
     splits, opened, notes = split_folders(root)
-    files = {split: walk_images(folder) for split, folder in splits.items()}
+    closed: list[str] = []
+    files = {split: walk_images(folder, closed) for split, folder in splits.items()}
     if not files["train"]:
         raise UserError(
             f"{splits['train']} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, "
@@ -53,14 +55,17 @@ def list_folder(root: Path, name: str) -> Listing:
         splits={split: _split_listing(splits[split], names, classes) for split, names in files.items()},
         class_names=classes,
         opened=opened,
-        notes=(*notes, *_loose_images(files["train"])),
+        notes=(*notes, *_closed_folders(closed), *_loose_images(files["train"])),
     )
 
 
 def list_image_files(asked: Request) -> Listing:
-    """Every image below the folder once, called by its path as the user wrote it; neither splits nor classes."""
+    """Every image below the folder once, named by its path as the user wrote it, without splits or classes."""
     folder = Path(asked.path or "")
-    names = walk_images(folder)
+    closed: list[str] = []
+    names = walk_images(folder, closed)
+    for note in _closed_folders(closed):
+        warn(note)
     if not names:
         raise UserError(
             f"{asked.name} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or "
@@ -82,37 +87,57 @@ def list_single_image(asked: Request) -> Listing:
     return Listing(name=asked.name, key=files_key([asked.place]), splits={"train": only})
 
 
+def _closed_folders(closed: list[str]) -> list[str]:
+    """A note about folders that the user may not read, such as lost+found."""
+    if not closed:
+        return []
+    first = closed[0] if len(closed) == 1 else f"{closed[0]} and {len(closed) - 1} more"
+    return [f"sub-folders that cannot be read were left out ({first})"]
+
+
 def _loose_images(names: list[str]) -> list[str]:
-    """A word on images beside class folders: it may be one stray file that takes the labels from all."""
+    """A note about images beside class folders: a single stray file means that no image gets a label."""
     loose = [name for name in names if "/" not in name]
     if not loose or len(loose) == len(names):
         return []
     first = f"{loose[0]!r}" if len(loose) == 1 else f"{loose[0]!r} and {len(loose) - 1} more"
-    return [f"images lie in sub-folders and beside them ({first}), so the sub-folders are not taken as classes"]
+    return [f"some images are in no sub-folder ({first}), so sub-folders are not used as classes"]
 
 
-def walk_images(root: Path) -> list[str]:
+def walk_images(root: Path, closed: list[str] | None = None) -> list[str]:
     """Image files below `root`, named relative to it with slashes and sorted by folder.
 
-    Files count by their extension; those without any by their first bytes. Image files under a foreign extension
-    (a PNG called .txt) come along too, so that they are listed as bad and not overlooked.
+    Files are recognised by their extension, or by their first bytes if they have none. Image files with another
+    extension (a PNG called .txt) are included too, so that they are reported as bad and not overlooked. Sub-folders
+    that cannot be read are added to `closed`.
     """
     start = len(str(root)) + 1
-    found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root) if _is_image(entry)]
+    found = [entry.path[start:].replace(os.sep, "/") for entry in walk_files(root, closed) if _is_image(entry)]
     return sorted(found, key=lambda name: name.split("/"))
 
 
-def walk_files(root: Path) -> Iterator[os.DirEntry[str]]:
-    """Every file below `root` that is not hidden, upper folders first; each folder once, however it is linked."""
+def walk_files(root: Path, closed: list[str] | None = None) -> Iterator[os.DirEntry[str]]:
+    """Every file below `root` that is not hidden, upper folders first; each folder once, however it is linked.
+
+    A sub-folder that cannot be read is left out, and added to `closed`.
+    """
     visited: set[tuple[int, int]] = set()
     waiting = deque([str(root)])
     while waiting:
         folder = waiting.popleft()
-        status = os.stat(folder)
-        if (status.st_dev, status.st_ino) in visited:
+        try:
+            status = os.stat(folder)
+            if (status.st_dev, status.st_ino) in visited:
+                continue
+            entries = _entries(folder)
+        except (OSError, UserError):
+            if folder == str(root):
+                raise
+            if closed is not None:
+                closed.append(folder)
             continue
         visited.add((status.st_dev, status.st_ino))
-        for entry in sorted(_entries(folder), key=lambda entry: entry.name):
+        for entry in sorted(entries, key=lambda entry: entry.name):
             if entry.name.startswith("."):
                 continue
             if _is_folder(entry):
@@ -154,27 +179,33 @@ def _is_image(entry: os.DirEntry[str]) -> bool:
 
 
 def split_folders(root: Path) -> tuple[dict[str, Path], str, list[str]]:
-    """The folder of each split, the split that `root` names, and what the user should know."""
+    """The folder of each split, the split that `root` itself is, and notes for the user."""
     folders = {e.name: Path(e.path) for e in _entries(root) if not e.name.startswith(".") and _is_folder(e)}
     inside = {SPLIT_WORDS[name.lower()]: folders[name] for name in sorted(folders) if name.lower() in SPLIT_WORDS}
     if inside:
         others = [name for name in sorted(folders) if name.lower() not in SPLIT_WORDS and _has_images(folders[name])]
         if len(inside) > 1 and "train" not in inside and not others:
             names = " and ".join(sorted(folder.name for folder in inside.values()))
-            raise UserError(f"{root} holds {names} and no train; give one of them, or call the one to train on train")
-        # Images in a single folder of this name, among others, are of a class: CIFAR-100 and COCO have trains.
+            raise UserError(f"{root} has {names} but no train; give one of them, or call the one to train on train")
+        # A single folder of this name among others is a class: CIFAR-100 and COCO have pictures of trains.
         is_class = others and len(inside) == 1 and not any(_is_folder(e) for e in _entries(next(iter(inside.values()))))
         if "train" in inside and not is_class:
             splits, opened = as_splits({split: [folder] for split, folder in inside.items()}, "train")
-            note = f"{', '.join(others)} beside {', '.join(splits)} left out: the name is not that of a split"
+            note = f"{', '.join(others)} left out: {', '.join(splits)} are splits, and the others are not"
             return {split: paths[0] for split, paths in splits.items()}, opened, [note] if others else []
     path = root.resolve()
-    siblings = [(Path(entry.path), entry.name) for entry in _entries(path.parent) if _is_folder(entry)]
-    beside = splits_beside(root, path.name, siblings)
+    beside = splits_beside(root, path.name, _sibling_folders(path))
     if not beside:
         return {"train": root}, "train", []
     splits, opened = as_splits(beside, next(iter(beside)))
     return {split: folders[0] for split, folders in splits.items()}, opened, []
+
+
+def _sibling_folders(path: Path) -> list[tuple[Path, str]]:
+    try:
+        return [(Path(entry.path), entry.name) for entry in _entries(path.parent) if _is_folder(entry)]
+    except UserError:  # the parent cannot be listed, as in a home folder that only lets its owner look around
+        return []
 
 
 def _class_names(files: dict[str, list[str]]) -> tuple[str, ...]:

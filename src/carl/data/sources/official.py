@@ -1,7 +1,7 @@
-"""The data sets of the paper in the files that their authors publish.
+"""The data sets of the paper, in the files that their authors publish.
 
-Each opens by its name, downloaded where that is allowed, and by the folder where its files lie. Folders unpacked by
-torchvision in the same place are used as they are. Addresses and checksums are torchvision's, except Tiny-ImageNet's.
+Each can be opened by its name, and is then downloaded if that is allowed, or by the folder of its files. Folders that
+torchvision unpacked there are used as they are. Addresses and checksums are torchvision's, except for Tiny-ImageNet.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from carl.data.decoding.decode import DecodeError, open_file
 from carl.data.decoding.pickles import load_pickle
+from carl.data.decoding.regular_files import open_regular
 from carl.data.listing import (
     LARGEST_IMAGE,
     ArraySplit,
@@ -55,14 +56,14 @@ TINY_IMAGENET_ARCHIVE = Archive(
 )
 IMAGENET64_FOLDER = "imagenet64"
 IMAGENET64_BATCH = re.compile(r"train_data_batch_(\d+)(?:\.npz)?")
-_PICKLED_BLOCK = 4096  # images copied at once, 50 MB at 64 px; the file itself is in memory whole
+_PICKLED_BLOCK = 4096  # images copied at once, 50 MB at 64 pixels; the file itself is in memory as a whole
 _STL_SIDE = 96
 _STL_BLOCK = 500  # images, 14 MB
-_LARGEST_TEXT = 16 * 2**20  # bytes; the official texts are lists of some thousand names or numbers
+_LARGEST_TEXT = 16 * 2**20  # bytes; the official texts are lists of a few thousand names or numbers
 
 
 def _located(asked: Request, archive: Archive) -> Path:
-    """The folder that the user named, else the one that the archive unpacks to."""
+    """The folder that the user named, or the one that the archive unpacks to."""
     return unpacked(archive, asked.root, asked.progress) if asked.path is None else asked.place
 
 
@@ -96,7 +97,7 @@ def _list_cifar(
 
 
 def _pickled_split(paths: list[Path], labels: str, first_label: int) -> ArraySplit:
-    """Batches {"data": (n, 3 * side * side) uint8, labels: [...]}; counting them would load them, so it is not done."""
+    """Batches {"data": (n, 3 * side * side) uint8, labels: [...]}. Counting them would mean loading them."""
 
     def read() -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
         for path in paths:
@@ -106,19 +107,19 @@ def _pickled_split(paths: list[Path], labels: str, first_label: int) -> ArraySpl
             for start in range(0, len(images), _PICKLED_BLOCK):
                 block = slice(start, start + _PICKLED_BLOCK)
                 yield images[block], numbers[block] - first_label
-            del batch, images  # before the next file is in memory as well
+            del batch, images  # before the next file is loaded
 
     return ArraySplit(0, read)
 
 
 def _value(batch: Any, key: str, path: Path) -> Any:
     if not isinstance(batch, dict) or key not in batch:
-        raise UserError(f"{path} has no {key!r} in it, so it is not of this data set; download it again")
+        raise UserError(f"{path} has no {key!r}, so it does not belong to this data set; download it again")
     return batch[key]
 
 
 def _flat(labels: Any, path: Path) -> np.ndarray:
-    """An array of the labels; of lists in lists NumPy would make one of any size."""
+    """The labels as an array. NumPy would turn lists in lists into an array of any size, so they are refused."""
     if isinstance(labels, np.ndarray):
         return labels
     if not isinstance(labels, list) or not all(isinstance(label, int | np.integer) for label in labels):
@@ -127,7 +128,7 @@ def _flat(labels: Any, path: Path) -> np.ndarray:
 
 
 def _planes_to_images(rows: Any, where: str) -> np.ndarray:
-    """Rows of a red, a green and a blue square, as (n, side, side, 3)."""
+    """Rows that hold a red, a green and a blue square, as images (n, side, side, 3)."""
     width = rows.shape[1] if isinstance(rows, np.ndarray) and rows.ndim == 2 else 0
     side = round((width / 3) ** 0.5)
     if not width or rows.dtype != np.uint8 or 3 * side**2 != width:
@@ -158,15 +159,16 @@ def list_stl10(folder: Path, name: str) -> Listing:
 def _stl_split(path: Path, labels_file: Path | None) -> ArraySplit:
     image_bytes = 3 * _STL_SIDE**2
     if path.stat().st_size % image_bytes:
-        raise UserError(f"{path} is not a whole number of {_STL_SIDE}-pixel images; it is partial: download it again")
+        raise UserError(f"{path} ends in the middle of an image, so it is partial; download it again")
     count = path.stat().st_size // image_bytes
     labels = None
     if labels_file is not None:
-        numbers = np.fromfile(labels_file, np.uint8, count + 1)  # one more would tell that there are too many
+        with open_regular(labels_file) as file:
+            numbers = np.fromfile(file, np.uint8, count + 1)  # one more than expected, to notice if there are too many
         labels = as_labels(numbers.astype(np.int64) - 1, count, str(labels_file))
 
     def read() -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             for start in range(0, count, _STL_BLOCK):
                 block = np.frombuffer(file.read(_STL_BLOCK * image_bytes), np.uint8)
                 # Columns come first in the file: (n, 3, x, y).
@@ -207,7 +209,7 @@ def list_tiny_imagenet(path: Path, name: str) -> Listing:
     val = [(f"val/images/{row[0]}", label_of[row[1]]) for row in rows if row[1] in label_of]
     if not train:
         raise UserError(f"{path} has no training images in train/*/images; download it again")
-    texts = ("wnids.txt", "words.txt", "val/val_annotations.txt")  # labels and names: as much a part as the images
+    texts = ("wnids.txt", "words.txt", "val/val_annotations.txt")  # labels and names are data too
     parts = (*texts, *(member for member, _ in (*train, *val)))
     return Listing(
         name=name,
@@ -248,7 +250,7 @@ def _folder_members(folder: Path) -> tuple[ReadMember, frozenset[str]]:
 def _text(read: ReadMember, members: frozenset[str], name: str, path: Path, required: bool = True) -> str:
     if name not in members:
         if required:
-            raise UserError(f"{path} has no {name}, so it is not the official layout; download it again")
+            raise UserError(f"{path} has no {name}, so it does not have the official layout; download it again")
         return ""
     content = read(name)
     if isinstance(content, Unusable | np.ndarray):
@@ -290,7 +292,7 @@ def _tiny_class_names(wnids: list[str], words: str) -> tuple[str, ...]:
 def list_imagenet64(folder: Path, name: str) -> Listing:
     """Batches `train_data_batch_1` to `_10` and `val_data`, pickled or .npz, anywhere below `folder`.
 
-    A pickled batch is read whole: 1.6 GB each for the official ones. Labels 1 to 1000 become 0 to 999.
+    A pickled batch is read as a whole: an official one takes 1.6 GB. Labels 1 to 1000 become 0 to 999.
     """
     train, val = _imagenet64_files(folder)
     if not train:
@@ -312,7 +314,7 @@ def _imagenet64_files(folder: Path) -> tuple[list[Path], list[Path]]:
     val: list[Path] = []
     for path in sorted(folder.rglob("*_data*")):
         if match := IMAGENET64_BATCH.fullmatch(path.name):
-            batches.setdefault(int(match[1]), path)  # either form of a batch, not both
+            batches.setdefault(int(match[1]), path)  # a batch in one of its two forms, not in both
         elif path.name in ("val_data", "val_data.npz"):
             val = val or [path]
     return [batches[number] for number in sorted(batches)], val
@@ -341,7 +343,7 @@ def _imagenet_class_names(path: Path) -> tuple[str, ...]:
     wrong = next((row for row in rows if len(row) < 3 or not re.fullmatch(r"[0-9]{1,9}", row[1])), None)
     if wrong is not None:
         raise UserError(
-            f"{path} has the line {' '.join(wrong)[:60]!r} where `n02119789 1 kit_fox` is the form; download it again"
+            f"{path} has the line {' '.join(wrong)[:60]!r}, which is not like `n02119789 1 kit_fox`; download it again"
         )
     return tuple(row[2].replace("_", " ") for row in sorted(rows, key=lambda row: int(row[1])))
 
@@ -350,14 +352,14 @@ def _imagenet64_folder(root: Path) -> Path:
     folder = root / IMAGENET64_FOLDER
     if not folder.is_dir():
         raise UserError(
-            f"imagenet64 is not at {folder}, and its licence asks you to fetch it yourself: download Imagenet64 "
+            f"imagenet64 is not in {folder}, and its licence asks you to fetch it yourself: download Imagenet64 "
             "(train part 1 and 2, val) from https://image-net.org/download-images and unzip the files there"
         )
     return folder
 
 
 def _tiny_imagenet_place(asked: Request) -> Path:
-    """The folder that the user named, the unpacked archive, or the archive itself: it is read without unpacking."""
+    """The folder that the user named, the unpacked archive, or the archive itself, which need not be unpacked."""
     if asked.path is not None:
         return asked.place
     folder = asked.root / TINY_IMAGENET_ARCHIVE.folder

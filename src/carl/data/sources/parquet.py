@@ -1,4 +1,4 @@
-"""Parquet files as Hugging Face writes them: an `image` column of encoded bytes, perhaps a `label` column."""
+"""Parquet files as Hugging Face writes them: an `image` column of encoded bytes, and perhaps a `label` column."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
+from carl.data.decoding.regular_files import open_regular
 from carl.data.listing import (
     EncodedImage,
     EncodedSplit,
@@ -28,9 +29,9 @@ from carl.errors import UserError
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "class_label", "cls", "category")
-_ROWS = 256  # read at once, or fewer where the images are large
-_BYTES = 256 * 2**20  # of images read at once; a single one may not be larger
-# What pyarrow raises on damaged files, beside its own errors.
+_ROWS = 256  # read at once, or fewer if they are large
+_BYTES = 256 * 2**20  # of images read at once; no single image may be larger
+# What pyarrow raises on damaged files, besides its own errors.
 _DAMAGED = (
     pa.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, MemoryError,
 )  # fmt: skip
@@ -45,7 +46,7 @@ class _Columns:
 
 
 def list_parquet(path: Path, name: str) -> Listing:
-    """The images of a file, or of a folder of shards, and of the other splits beside it."""
+    """The images of a file or of a folder of files, with the other splits that lie beside it."""
     shards, opened = _shards_in_folder(path) if path.is_dir() else _shards_beside_file(path)
     files = [file for paths in shards.values() for file in paths]
     with _open(files[0]) as first:
@@ -72,6 +73,7 @@ def list_parquet(path: Path, name: str) -> Listing:
 def holds_images(path: Path) -> bool:
     """Whether a Parquet file has a column of encoded images; False for any other file."""
     try:
+        open_regular(path).close()
         schema = pq.read_schema(path)
     except _DAMAGED:
         return False
@@ -110,6 +112,7 @@ def _shards_in_folder(folder: Path) -> tuple[dict[str, list[Path]], str]:
 
 def _open(path: Path) -> pq.ParquetFile:
     try:
+        open_regular(path).close()
         return pq.ParquetFile(path)
     except _DAMAGED as error:
         raise UserError(
@@ -118,7 +121,7 @@ def _open(path: Path) -> pq.ParquetFile:
 
 
 def _count_rows(path: Path) -> int:
-    with _open(path) as file:  # one after the other: there may be more shards than files that may be open
+    with _open(path) as file:  # one at a time: there may be more files than a process may have open
         return int(file.metadata.num_rows)
 
 
@@ -127,17 +130,21 @@ def first_line(error: Exception) -> str:
 
 
 def rows_at_once(file: pq.ParquetFile, path: Path | str) -> int:
-    """Rows that fit into _BYTES by what the file states, at most _ROWS.
+    """How many rows to read at once, so that they take at most _BYTES even if each is as large as its whole row group.
 
-    Of all columns together: to ask for one of a damaged file can end the process (an abort, pyarrow 26.0.1).
+    A value that many rows share is written once (a dictionary), so the average size of a row says nothing about what
+    reading takes. The sizes are those of all columns together: asking a damaged file about one column can abort the
+    process (pyarrow 26.0.1).
     """
     rows = _ROWS
     for number in range(file.num_row_groups):
         group = file.metadata.row_group(number)
         each = group.total_byte_size // max(1, group.num_rows)
         if each > _BYTES:
-            raise UserError(f"{path} states rows of {each} bytes, and at most {_BYTES} are read; write smaller images")
-        rows = min(rows, max(1, _BYTES // max(1, each)))
+            raise UserError(
+                f"{path} has rows of {each} bytes, more than the {_BYTES} that are read; write smaller images"
+            )
+        rows = min(rows, max(1, _BYTES // max(1, group.total_byte_size)))
     return rows
 
 
@@ -176,7 +183,7 @@ def _holds_labels(kind: pa.DataType) -> bool:
 
 
 def _class_names(files: list[Path], columns: _Columns) -> tuple[str, ...]:
-    """From the `huggingface` features of the label's column, else from a `class_names` list in the metadata."""
+    """From the `huggingface` features of the label column, or from a `class_names` list in the metadata."""
     for path in files:
         with _open(path) as file:
             metadata: Mapping[bytes, bytes] = file.schema_arrow.metadata or {}
@@ -210,7 +217,7 @@ def _distinct_labels(files: list[Path], columns: _Columns) -> tuple[str, ...]:
     except UserError:
         raise
     except _DAMAGED as error:
-        raise UserError(f"the labels of a Parquet file cannot be read ({first_line(error)}); write it again") from error
+        raise UserError(f"the labels in {path} cannot be read ({first_line(error)}); write it again") from error
     return tuple(sorted(names))
 
 

@@ -15,9 +15,9 @@ from carl.errors import UserError
 
 
 def list_python(data: Any) -> Listing:
-    """Images as PIL images, arrays (H, W, C) or tensors (C, H, W); of uint8, or of floats in [0, 1].
+    """The images of a Python data set: PIL images, arrays (H, W, C) or tensors (C, H, W), uint8 or floats in [0, 1].
 
-    Nothing tells when such data changes, so it is packed in memory at every start.
+    A change of such data cannot be noticed, so it is packed in memory at every start.
     """
     name = type(data).__name__
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
@@ -80,7 +80,7 @@ def _pixels(image: Any, where: str) -> np.ndarray:
         )
     if array.dtype.kind == "f":
         if not (array.min() >= 0 and array.max() <= 1):
-            raise UserError(f"{where} has values outside of [0, 1]; leave normalisation out: views normalise")
+            raise UserError(f"{where} has values outside of [0, 1]; do not normalise them: views are normalised later")
         array = np.rint(array * 255)
     elif array.dtype != np.uint8:
         raise UserError(f"{where} is {array.dtype}; give uint8 from 0 to 255, or floats in [0, 1]")

@@ -1,10 +1,10 @@
 """Shards of encoded images, here or at any address that fsspec knows: WebDataset's tar files, or Parquet files.
 
-A shard is read from its beginning, as far as it is needed, and nothing of it is kept on the disk. What is kept, in the
-cache, is how many images each shard holds.
+A shard is read from its beginning, as far as it is needed, and never copied to the disk. Only the number of images in
+each shard is kept in the cache.
 
-Training reads shards as it goes. Beside the stream lies a packed sample of it, which is what everything looks at that
-wants whole images (statistics, probes, galleries).
+Training reads shards as it goes. Everything that needs whole images (statistics, probes, galleries) uses a packed
+sample.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import glob
 import hashlib
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Container, Iterator, Sequence
@@ -28,6 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
+from carl.data.decoding.regular_files import open_regular
 from carl.data.decoding.tar import read_tar
 from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable
 from carl.data.packing.cache import cache_folder, locked
@@ -38,19 +40,19 @@ from carl.errors import UserError
 from carl.files import write_json
 
 KINDS = (".tar", ".parquet")
-SAMPLE = 2_048  # images packed for statistics and probes: the probe looks at 1,000, and a mean of so many is settled
+SAMPLE = 2_048  # images packed for statistics and probes: a probe needs 1,000, and more hardly change the mean
 SAMPLED_SHARDS = 32
 MOST_SHARDS = 1_000_000
 _AT_ONCE = 16  # shards whose images are counted at the same time
-_ROWS = 64  # of a Parquet file, read at once
-_MOST_STATED = 2**24  # images of a shard that a sizes.json is believed; the order of a shard's images is in memory
+_ROWS = 64  # of a Parquet file that are read at once
+_MOST_STATED = 2**24  # images per shard that a sizes.json may state; their order is kept in memory
 _BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"(\d{1,4000})\.\.(\d{1,4000})")
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Addresses in order, and how many images lie at each."""
+    """Addresses in order, and the number of images at each."""
 
     addresses: tuple[str, ...]
     counts: tuple[int, ...]
@@ -65,11 +67,11 @@ class Shards:
 
     @cached_property
     def starts(self) -> np.ndarray:
-        """(shards,) number of the first image of each, all images being numbered through."""
+        """(shards,) the number of the first image of each shard, counted over all shards."""
         return np.cumsum([0, *self.counts[:-1]])
 
     def read(self, shard: int, places: np.ndarray) -> Iterator[tuple[int, bytes | None]]:
-        """The images at `places` (ascending) of one shard; None for what cannot be read."""
+        """The images at `places` (ascending) of one shard; None for an image that cannot be read."""
         address, wanted, missing = self.addresses[shard], set(places.tolist()), len(places)
         if not missing:
             return
@@ -79,10 +81,10 @@ class Shards:
                 missing -= 1
             if not missing:
                 return
-        raise UserError(f"{address} has fewer images than when they were counted; restore it, or start again")
+        raise UserError(f"{address} has fewer images than when they were counted; restore it, or start a new run")
 
     def listed(self, shard: int, places: np.ndarray) -> Iterator[EncodedImage]:
-        """The same with names, ADDRESS#PLACE."""
+        """The same images with names, ADDRESS#PLACE."""
         for place, content in self.read(shard, places):
             usable = content or Unusable("empty, or too large to read")
             yield EncodedImage(self.name_of(shard, place), usable, UNLABELLED)
@@ -91,7 +93,7 @@ class Shards:
         return f"{self.addresses[shard]}#{place}"
 
     def find(self, number: int) -> tuple[int, int]:
-        """Shard, and place in it, of an image that is numbered through all of them."""
+        """The shard of image `number`, counted over all shards, and its place in that shard."""
         shard = int(np.searchsorted(self.starts, number, side="right")) - 1
         return shard, int(number - self.starts[shard])
 
@@ -109,7 +111,7 @@ def list_shards(asked: Request) -> Listing:
 
 
 def list_sample(shards: Shards, name: str) -> Listing:
-    """As many first images of shards that are spread over all of them as make the sample."""
+    """A sample: the first images of some shards, which are evenly spread over all shards."""
     filled = np.flatnonzero(shards.counts)
     chosen = filled[np.unique(np.linspace(0, len(filled) - 1, min(SAMPLED_SHARDS, len(filled))).round().astype(int))]
     each = -(-SAMPLE // len(chosen))
@@ -140,15 +142,15 @@ def has_tar_files(folder: str) -> bool:
 def find_shards(source: str, progress: Progress) -> Shards:
     """The shards of a pattern such as `shards/{000..019}.tar`, a folder or an address, with their images counted.
 
-    Counting reads the headers of local tar files and the footers of Parquet files. A tar file at an address is read
-    through, once, unless a `sizes.json` beside it (WebDataset's custom: {"000.tar": 1000}) tells.
+    Counting reads the headers of local tar files and the footers of Parquet files. A remote tar file is read through
+    once, unless a `sizes.json` beside it has the count, as is usual for WebDataset: {"000.tar": 1000}.
     """
     addresses = expand(source)
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         stamps = list(pool.map(_stamp, addresses))
     key = hashlib.blake2b(json.dumps([addresses, stamps]).encode(), digest_size=16).hexdigest()
     kept = cache_folder() / "shards" / f"{key}.json"
-    with locked(key, lambda: progress("waiting for another process that counts the images", 0, 0)):
+    with locked(key, "counts the images"):
         counts = _kept_counts(kept, len(addresses))
         if counts is None:
             counts = _count_all(addresses, progress)
@@ -160,10 +162,14 @@ def find_shards(source: str, progress: Progress) -> Shards:
 
 
 def expand(source: str) -> list[str]:
-    """The addresses that a pattern, a folder or an address stands for, in order, none twice."""
+    """The addresses that a pattern, a folder or an address stands for, in order, without repetitions."""
     if "://" not in source and Path(source).is_dir():
         found = [str(path) for kind in KINDS for path in sorted(Path(source).rglob(f"*{kind}")) if path.is_file()]
     else:
+        if math.prod(len(_alternatives(braces[1])) for braces in _BRACES.finditer(source)) > MOST_SHARDS:
+            raise UserError(
+                f"{source:.200} stands for more than {MOST_SHARDS} shards; name fewer shards, and larger ones"
+            )
         found = list(itertools.chain.from_iterable(_globbed(pattern) for pattern in _without_braces(source)))
     found = list(dict.fromkeys(found))
     if not found:
@@ -175,21 +181,24 @@ def expand(source: str) -> list[str]:
 
 
 def _without_braces(pattern: str) -> Iterator[str]:
-    """`{000..002}` counts, `{a,b}` lists, as a shell does; several multiply."""
+    """The pattern with braces expanded, as in a shell: `{000..002}` is a range, `{a,b}` a choice."""
     found = _BRACES.search(pattern)
     if found is None:
         yield pattern
         return
-    numbers = _RANGE.fullmatch(found[1])
-    if numbers is None:
-        words: Sequence[str] = found[1].split(",")
-    else:
-        first, last = int(numbers[1]), int(numbers[2])
-        if abs(last - first) >= MOST_SHARDS:
-            raise UserError(f"{{{found[1]}}} stands for over {MOST_SHARDS} shards; name fewer and larger ones")
-        words = [f"{n:0{len(numbers[1])}d}" for n in range(first, last + 1)]
+    words, width = _alternatives(found[1]), len(found[1].partition("..")[0])
     for word in words:
-        yield from _without_braces(pattern[: found.start()] + word + pattern[found.end() :])
+        shown = word if isinstance(word, str) else f"{word:0{width}d}"
+        yield from _without_braces(pattern[: found.start()] + shown + pattern[found.end() :])
+
+
+def _alternatives(inside: str) -> Sequence[str] | range:
+    """What braces stand for: words, or a range of numbers, which takes no memory."""
+    numbers = _RANGE.fullmatch(inside)
+    if numbers is None:
+        return inside.split(",")
+    first, last = int(numbers[1]), int(numbers[2])
+    return range(first, min(last, first + MOST_SHARDS) + 1)  # one more than allowed is enough to be refused
 
 
 def _globbed(pattern: str) -> list[str]:
@@ -222,10 +231,10 @@ def _unreachable(address: str, error: Exception) -> UserError:
 
 
 def open_address(address: str) -> BinaryIO:
-    """A file to read from, here or elsewhere."""
+    """An open file, local or remote."""
     if "://" not in address:
         try:
-            return open(address, "rb")
+            return open_regular(address)
         except OSError as error:
             raise UserError(f"cannot read {address}: {error.strerror}; check the path") from None
     system, path = _file_system(address)
@@ -237,7 +246,7 @@ def open_address(address: str) -> BinaryIO:
 
 
 def _stamp(address: str) -> list[str]:
-    """What changes when the file at an address does."""
+    """Facts that change when the file at an address changes."""
     if "://" not in address:
         try:
             status = os.stat(address)
@@ -277,14 +286,14 @@ def _count_all(addresses: Sequence[str], progress: Progress) -> list[int]:
 
 
 def _stated_sizes(folder: str) -> dict[str, int]:
-    """What a sizes.json says; only where counting would mean to read everything."""
+    """The counts in a sizes.json; only for remote shards, where counting means reading everything."""
     if "://" not in folder:
         return {}
     try:
         with open_address(f"{folder}/sizes.json") as file:
             stated = json.loads(file.read(16 * 2**20))
         return {str(name): int(count) for name, count in stated.items() if 0 <= int(count) <= _MOST_STATED}
-    except Exception:  # none there, none that can be read, or not of this form: then images are counted
+    except Exception:  # missing, unreadable or of another form: then the images are counted
         return {}
 
 
@@ -297,7 +306,7 @@ def count_images(address: str) -> int:
 
 @contextmanager
 def _readable(address: str) -> Iterator[None]:
-    """Say in one line that a shard is damaged, or that its service was lost while it was read."""
+    """Turn errors into one line: a shard is damaged, or the connection was lost while it was read."""
     try:
         yield
     except UserError:
@@ -307,7 +316,7 @@ def _readable(address: str) -> Iterator[None]:
 
 
 def read_images(address: str, wanted: Container[int]) -> Iterator[tuple[int, bytes | None]]:
-    """The encoded images of a shard with their places in it; what is not wanted may come as empty bytes, or not."""
+    """The encoded images of a shard with their places; images that are not wanted may be missing or empty."""
     with open_address(address) as file, _readable(address):
         if address.lower().endswith(".parquet"):
             yield from _read_parquet(file, address, wanted)
