@@ -137,12 +137,15 @@ def test_a_pipe_gets_the_content_and_stays_a_pipe(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for name in ("pipe", "link"):
-        reader = subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE, text=True)
-        with atomic_writer(tmp_path / name) as file:
-            file.write(b"old")
-            file.seek(0)  # as some formats do
-            file.write(b"new")
-        assert reader.communicate(timeout=30)[0] == "new"
+        with subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE, text=True) as reader:
+            try:
+                with atomic_writer(tmp_path / name) as file:
+                    file.write(b"old")
+                    file.seek(0)  # as some formats do
+                    file.write(b"new")
+                assert reader.communicate(timeout=30)[0] == "new"
+            finally:
+                reader.kill()
         assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from PIL import Image
 
 from carl import files
@@ -25,6 +26,7 @@ from carl.use.embedding_files import EmbeddingFile
 from carl.use.encoder import TrainedModel
 from carl.use.requests import SearchRequest
 
+MARK = '<meta name="generator" content="carl search">'  # tells a sheet from other pages
 THUMBNAIL = 96  # px: a sheet of 100 images stays below a megabyte
 
 
@@ -48,6 +50,7 @@ class Answer:
 
 def search_images(request: SearchRequest) -> Iterator[str]:
     """Find the images most like the queries and write a sheet; yields lines about them."""
+    files.check_replaceable(request.output, request.force, MARK.encode())
     trained = load_for_all_processes(request.run)
     index, answers = search(
         trained, request.images, request.queries, request.count, request.split, progress=show_progress
@@ -184,7 +187,8 @@ def write_sheet(
             for answer in answers
         ]
     environment = Environment(loader=PackageLoader("carl.use"), autoescape=True)
-    files.write_text(output, environment.get_template("search.html").render(title=title, answers=shown))
+    template = environment.get_template("search.html")
+    files.write_text(output, template.render(mark=Markup(MARK), title=title, answers=shown))
 
 
 def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:

@@ -1,0 +1,17 @@
+"""Paths as the user wrote them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def expanded(path: str) -> Path:
+    """The path with a leading `~` replaced by the home folder; unchanged if it exists as written or no home is known."""
+    literal = Path(path)
+    if os.path.lexists(path):
+        return literal
+    try:
+        return literal.expanduser()
+    except RuntimeError:  # no such user, or a user without a home folder
+        return literal
