@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from carl.errors import UserError, suggestion
+from carl.errors import UserError, printable, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
 from carl.files import check_replaceable
@@ -531,10 +531,9 @@ def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_
     from carl.data import open_dataset
 
     dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
-    for note in dataset.notes:
-        click.echo(note)
+    _echo_lines(dataset.notes)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
-    click.echo(f"ready: {counts}")
+    _echo_lines([f"ready: {counts}"])
 
 
 @cli.command()
@@ -576,13 +575,12 @@ def _name_in(registry: Mapping[str, object], name: str) -> str:
 
 def _echo_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        click.echo(f"{name:<{width}}  {value}")
+    _echo_lines(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def main() -> None:
@@ -621,9 +619,7 @@ def main() -> None:
 def _complain(message: str) -> None:
     """One line on standard error. Of many processes only the first to fail speaks: the others fail because of it."""
     if not _one_of_many() or _fails_first():
-        line = " ".join(message.split())
-        shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)  # no codes for the terminal
-        print(f"carl: {shown}", file=sys.stderr)
+        print(f"carl: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _out_of_memory(error: Exception) -> bool:

@@ -73,8 +73,8 @@ def _end_of_links(path: Path) -> Path:
 def check_replaceable(path: Path, force: bool, mark: bytes | None = None) -> None:
     """Refuse an output that would replace a file of the user's: the one rule for the outputs of all commands.
 
-    A file that exists is replaced only with `force`, or if it has near its beginning the `mark` that this kind of output
-    carries. Pipes and devices are written to and not replaced, so they need no force.
+    A file that exists is replaced only with `force`, or if it has near its beginning the `mark` that this kind of
+    output carries. Pipes and devices are written to and not replaced, so they need no force.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder; give the name of a file")

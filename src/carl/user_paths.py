@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def expanded(path: str) -> Path:
-    """The path with a leading `~` replaced by the home folder; unchanged if it exists as written or no home is known."""
+    """The path with `~` replaced by the home folder, or as it is written if that exists or no home is known."""
     literal = Path(path)
     if os.path.lexists(path):
         return literal

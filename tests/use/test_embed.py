@@ -37,7 +37,7 @@ from carl.use.encoder import TrainedModel, load_trained
 from carl.use.search import search, write_sheet
 from tests.conftest import Run
 from tests.methods.examples import SMALL
-from tests.reliability.conftest import listed
+from tests.reliability.conftest import assert_refused, listed
 from tests.use.conftest import QUICK
 
 
@@ -323,6 +323,60 @@ def test_a_file_of_embeddings_that_says_nonsense_of_itself_is_refused(
     pq.write_table(table.replace_schema_metadata({b"carl": json.dumps(about)}), tmp_path / "e.parquet")
     with pytest.raises(UserError, match="holds no embeddings"):
         EmbeddingFile(tmp_path / "e.parquet")
+
+
+def with_embeddings(table: pa.Table, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index("embedding"), "embedding", values)
+
+
+def changed_number(value: float) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        numbers = embeddings_of(table).copy()
+        numbers[7, 3] = value
+        flat = pa.array(numbers.reshape(-1))
+        return with_embeddings(table, pa.FixedSizeListArray.from_arrays(flat, numbers.shape[1]))
+
+    return change
+
+
+def fewer_numbers(table: pa.Table) -> pa.Table:
+    numbers = np.ascontiguousarray(embeddings_of(table)[:, :5])
+    return with_embeddings(table, pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), 5))
+
+
+NOT_EMBEDDINGS: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "no rows": lambda table: table.slice(0, 0),
+    "other dimensions": fewer_numbers,
+    "strings": lambda table: with_embeddings(table, pa.array(["text"] * len(table))),
+    "lists of strings": lambda table: with_embeddings(
+        table, pa.FixedSizeListArray.from_arrays(pa.array(["text"] * 4 * len(table)), 4)
+    ),
+    "lists of any length": lambda table: with_embeddings(
+        table, pa.array([[1.0] * (row % 3) for row in range(len(table))], pa.list_(pa.float32()))
+    ),
+    "no column of paths": lambda table: table.drop_columns("path"),
+    "missing embeddings": lambda table: with_embeddings(
+        table, pa.array([None, *table.column("embedding").to_pylist()[1:]], table.schema.field("embedding").type)
+    ),
+    "no column of embeddings": lambda table: table.drop_columns("embedding"),
+    "paths that are numbers": lambda table: table.set_column(0, "path", pa.array(range(len(table)))),
+    "nan": changed_number(float("nan")),
+    "infinity": changed_number(float("inf")),
+    "numbers whose squares are infinite": changed_number(1e30),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_EMBEDDINGS)
+def test_a_file_with_other_content_than_embeddings_is_refused_in_one_line(
+    carl: Run, run: Path, trained: TrainedModel, folder: Path, tmp_path: Path, kind: str
+):
+    table = written(trained, folder, tmp_path / "e.parquet")
+    changed = NOT_EMBEDDINGS[kind](table)
+    assert changed.schema.metadata
+    pq.write_table(changed, tmp_path / "e.parquet")
+    for arguments in (("search", folder / "part 0" / "003.png"), ("curate", "--keep", "3")):
+        done = carl(arguments[0], run, "e.parquet", *arguments[1:])
+        assert_refused(done, ["e.parquet", "carl embed"])
 
 
 @pytest.mark.parametrize("counted", [(True, True), (False, False), (True, False), (False, True)])

@@ -30,7 +30,7 @@ from carl.clustering import kmeans
 from carl.errors import UserError
 from carl.terminal import show_progress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
-from carl.use.embedding_files import EmbeddingFile
+from carl.use.embedding_files import EmbeddingFile, one_line
 from carl.use.requests import CurateRequest
 
 NEIGHBOURS = 5  # whose similarity tells an outlier
@@ -221,7 +221,7 @@ def write_list(index: EmbeddingFile, selection: Selection, output: Path) -> None
     """The kept images, one per line; a .csv says for every image why it was kept or left out."""
     names = index.names()
     if output.suffix.lower() != ".csv":
-        files.write_text(output, "".join(f"{names[row]}\n" for row in selection.kept))
+        files.write_text(output, "".join(f"{one_line(names[row])}\n" for row in selection.kept))
         return
     lines = [TABLE_HEADER]
     for row, name in enumerate(names):

@@ -23,10 +23,21 @@ from carl.data.packing.cache import cache_folder, locked
 from carl.device import pick_device
 from carl.errors import UserError
 from carl.terminal import show_progress, warn
-from carl.use.embedding_files import VERSION, WRITERS, About, EmbeddingFile, Writer, holds_embeddings, rows_file
+from carl.use.embedding_files import (
+    VERSION,
+    WRITERS,
+    About,
+    EmbeddingFile,
+    Writer,
+    holds_embeddings,
+    name_as_text,
+    one_line,
+    rows_file,
+)
 from carl.use.embedding_parts import PART, BadFile, Parts
 from carl.use.encoder import BATCH, Represented, TrainedModel, load_trained
 from carl.use.requests import EmbedRequest
+from carl.user_paths import expanded
 
 
 @dataclass(frozen=True)
@@ -127,7 +138,7 @@ def _check_outputs(parts: Parts, force: bool) -> None:
 
 def about(trained: TrainedModel, source: ImageSource) -> About:
     split = next(iter(source.splits)) if len(source.splits) == 1 else None
-    path = Path(source.name).expanduser()
+    path = expanded(source.name)
     return About(
         version=VERSION,
         run=str(trained.run.path.absolute()),
@@ -184,7 +195,7 @@ class _Rows:
         return len(self.names) + len(self.bad)
 
     def add(self, split: str, image: EncodedImage, pixels: Decoded) -> None:
-        name = _writable(image.name)
+        name = name_as_text(image.name)
         if isinstance(pixels, str):
             self.bad.append(BadFile(name, pixels))
             return
@@ -239,11 +250,6 @@ def _blank(trained: TrainedModel) -> np.ndarray:
     return np.zeros((1, *trained.shape, trained.data.channels), np.uint8)
 
 
-def _writable(name: str) -> str:
-    """The name in characters that UTF-8 has: file names may hold any bytes."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
 def _bad_list(output: Path) -> Path:
     return output.with_name(f"{output.name}.bad-files.txt")
 
@@ -254,24 +260,25 @@ def _list_bad(output: Path, bad: Sequence[BadFile]) -> Path | None:
     if not bad:
         path.unlink(missing_ok=True)
         return None
-    lines = (f"{_one_line(one.name)}\t{_one_line(one.reason)}\n" for one in bad)
+    lines = (f"{one_line(one.name)}\t{one_line(one.reason)}\n" for one in bad)
     files.write_text(path, "".join(lines))
     return path
 
 
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-
 def embeddings_for(trained: TrainedModel, images: str, split: str | None, progress: Progress) -> EmbeddingFile:
     """The embeddings of `images`: a file of `carl embed` by this run, or made now and kept in the cache."""
-    path = Path(images).expanduser()
+    path = expanded(images)
     if path.suffix.lower() == ".parquet" and path.is_file() and holds_embeddings(path):
         found = EmbeddingFile(path)
         if found.about.weights != trained.digest:
             raise UserError(
                 f"{images} was made with other weights than those of {trained.run.path}; name the run "
                 f"{found.about.run}, or make it again with carl embed"
+            )
+        if found.size != trained.feature_size:
+            raise UserError(
+                f"{images} has {found.size} numbers per embedding and {trained.run.path} gives {trained.feature_size}; "
+                "make it again with carl embed"
             )
         return found
     named = str(path.absolute()) if os.path.exists(path) else absolute_source(images)

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from carl import files
 from carl.errors import UserError
-from carl.use.embedding_files import DAMAGED, open_writer
+from carl.use.embedding_files import DAMAGED, open_writer, reason_of
 
 PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
 _BAD, _KEY = b"carl.bad", b"carl.key"
@@ -105,8 +105,9 @@ class Parts:
             try:
                 table = _rows(path)
             except DAMAGED as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                raise UserError(f"{path} is damaged ({reason}); give the command again, and it is made anew") from None
+                raise UserError(
+                    f"{path} is damaged ({reason_of(error)}); give the command again, and it is made anew"
+                ) from None
             if not self._is_ours(table):  # possible on a disk that cannot lock
                 raise UserError(
                     f"{path} is from other images or weights: another process writes {self.output} too; give the "
