@@ -10,15 +10,17 @@ from typing import Any
 
 import click
 
-from carl.errors import UserError, suggestion
+from carl.errors import UserError, printable, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
+from carl.files import check_replaceable
 from carl.terminal import reserve_standard_streams, show_progress
 from carl.use.export import FORMATS
 from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = "Named set of values to start from.  [default: robust, or paper on the paper's data sets]"
+FORCE_HELP = "Replace FILE even if this command did not make it."
 MAX_BAD_HELP = "Largest number of undecodable files to tolerate.  [default: one in twenty, at least 10]"
 SPLIT_HELP = "Only one split of a data set, such as train or test.  [default: all]"
 SIDE_HELP = (
@@ -257,7 +259,8 @@ def evaluate(
     "--map", "projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca", show_default=True,
     help="Layout of the map of images. pca is instant; tsne and umap show groups better and take minutes.",
 )  # fmt: skip
-def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None:
+@click.option("--force", is_flag=True, help=FORCE_HELP)
+def report(runs: tuple[Path, ...], output: Path | None, projection: str, force: bool) -> None:
     """Write the report of a run, or a page that compares several.
 
     Each is one HTML file that needs nothing else. A run writes its own report when it ends.
@@ -265,7 +268,10 @@ def report(runs: tuple[Path, ...], output: Path | None, projection: str) -> None
     from carl.reporting.pages import write_comparison, write_report
 
     one = len(runs) == 1
-    click.echo(write_report(runs[0], output, projection) if one else write_comparison(runs, output, projection))
+    page = (
+        write_report(runs[0], output, projection, force) if one else write_comparison(runs, output, projection, force)
+    )
+    _echo_lines([str(page)])
 
 
 @cli.command()
@@ -308,7 +314,10 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="Page to write."
 )
-def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: str | None, output: Path) -> None:
+@click.option("--force", is_flag=True, help=FORCE_HELP)
+def search(
+    run: Path, images: str, queries: tuple[str, ...], count: int, split: str | None, output: Path, force: bool
+) -> None:
     """Find the images that are most like a query image.
 
     QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file that `carl embed` wrote; otherwise
@@ -316,7 +325,7 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
     """
     from carl.use.search import search_images
 
-    _echo_lines(search_images(SearchRequest(run, images, queries, output, count, split)))
+    _echo_lines(search_images(SearchRequest(run, images, queries, output, count, split, force)))
 
 
 @cli.command()
@@ -338,6 +347,7 @@ def search(run: Path, images: str, queries: tuple[str, ...], count: int, split: 
 )  # fmt: skip
 @click.option("--split", metavar="NAME", help=SPLIT_HELP)
 @click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the clustering.")
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def curate(
     run: Path,
     images: str,
@@ -348,6 +358,7 @@ def curate(
     outliers: float,
     split: str | None,
     seed: int,
+    force: bool,
 ) -> None:
     """Choose a varied subset of images.
 
@@ -356,7 +367,7 @@ def curate(
     """
     from carl.use.curate import curate_images
 
-    _echo_lines(curate_images(CurateRequest(run, images, keep, output, links, duplicate, outliers, split, seed)))
+    _echo_lines(curate_images(CurateRequest(run, images, keep, output, links, duplicate, outliers, split, seed, force)))
 
 
 @cli.command()
@@ -491,21 +502,23 @@ def data_list() -> None:
 @click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
 @click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
 @click.option("--sheet", type=PATH, metavar="FILE", help="Contact sheet to write.  [default: SOURCE-sheet.png]")
+@click.option("--force", is_flag=True, help=FORCE_HELP)
 def data_info(
-    source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None
+    source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None, force: bool
 ) -> None:
     """Show what a data set holds, and draw a contact sheet.
 
     Counts the images of SOURCE and shows its classes, its statistics and what was left out.
     """
     from carl.data import open_dataset
-    from carl.data.describe import contact_sheet, describe
+    from carl.data.describe import SHEET_MARK, contact_sheet, describe
 
+    path = sheet or Path(f"{Path(source).stem}-sheet.png")
+    check_replaceable(path, force, SHEET_MARK)
     dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
     _echo_rows(describe(dataset))
-    path = sheet or Path(f"{Path(source).stem}-sheet.png")
     contact_sheet(dataset, path)
-    click.echo(f"contact sheet: {path}")
+    _echo_lines([f"contact sheet: {path}"])
 
 
 @data.command("prepare")
@@ -518,10 +531,9 @@ def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_
     from carl.data import open_dataset
 
     dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
-    for note in dataset.notes:
-        click.echo(note)
+    _echo_lines(dataset.notes)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
-    click.echo(f"ready: {counts}")
+    _echo_lines([f"ready: {counts}"])
 
 
 @cli.command()
@@ -563,13 +575,12 @@ def _name_in(registry: Mapping[str, object], name: str) -> str:
 
 def _echo_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))
 
 
 def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        click.echo(f"{name:<{width}}  {value}")
+    _echo_lines(f"{name:<{width}}  {value}" for name, value in rows)
 
 
 def main() -> None:
@@ -609,9 +620,7 @@ def main() -> None:
 def _complain(message: str) -> None:
     """One line on standard error. Of many processes only the first to fail speaks: the others fail because of it."""
     if not _one_of_many() or _fails_first():
-        line = " ".join(message.split())
-        shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)  # no codes for the terminal
-        print(f"carl: {shown}", file=sys.stderr)
+        print(f"carl: {printable(' '.join(message.split()))}", file=sys.stderr)
 
 
 def _out_of_memory(error: Exception) -> bool:

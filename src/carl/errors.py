@@ -15,3 +15,8 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; use one of: {', '.join(names)}"
+
+
+def printable(text: str) -> str:
+    """`text` with everything that a terminal would act on as an escape such as \\x1b: names may hold any characters."""
+    return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in text)

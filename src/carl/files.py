@@ -1,20 +1,25 @@
-"""Files that appear whole or not at all."""
+"""Files that appear whole or not at all, and replace nothing of the user's; locks between processes."""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from carl.errors import UserError
+
 if TYPE_CHECKING:
     from filelock import FileLock
 
 PARTIAL = ".partial"  # ends the names of what is not whole yet
+_MARK_WITHIN = 2000  # bytes from the beginning of a file
 # Characters that a file name must not hold on Windows, and names that it keeps for devices.
 _NOT_IN_NAMES = re.compile(r'[<>:"/\\|?*\x00-\x1f\x7f]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
@@ -25,19 +30,29 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that takes the name `path` only once all of it is on the disk.
 
     It is written beside its target, flushed to the disk and renamed; after a crash either the old or the new
-    content is there, never a part. What the system refuses (a full disk, a folder that is read-only) is an OSError
-    that names `path`.
+    content is there, never a part. Where `path` is a link, the file it leads to is replaced. A pipe or a device is not
+    replaced: it gets the content once that is complete. If the system refuses (the disk is full, the folder is
+    read-only), the OSError names `path`.
     """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            with path.open("wb") as device:
+                shutil.copyfileobj(file, device)
+        return
     name = None
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=PARTIAL, dir=path.parent)
+        target = _end_of_links(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # The name is cut, because the whole with its additions could be longer than a disk allows.
+        descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=PARTIAL, dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
-        os.replace(name, path)
+        os.replace(name, target)
     except BaseException as error:
         if name is not None:
             Path(name).unlink(missing_ok=True)
@@ -46,9 +61,36 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
+def _end_of_links(path: Path) -> Path:
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if target.is_symlink():  # the links go in a circle
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
+    return target
+
+
+def check_replaceable(path: Path, force: bool, mark: bytes | None = None) -> None:
+    """Refuse an output that would replace a file of the user's: the one rule for the outputs of all commands.
+
+    A file that exists is replaced only with `force`, or if it has near its beginning the `mark` that this kind of
+    output carries. Pipes and devices are written to and not replaced, so they need no force.
+    """
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give the name of a file")
+    if force or not path.is_file():
+        return
+    if mark is not None:
+        with path.open("rb") as file:
+            if mark in file.read(_MARK_WITHIN):
+                return
+    raise UserError(f"{path} exists; choose another file, or replace it with --force")
+
+
 def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8. Bytes of a file name that are not UTF-8 are written as escapes, such as \\udcff."""
     with atomic_writer(path) as file:
-        file.write(text.encode())
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -196,7 +196,7 @@ def test_a_file_of_embeddings_cannot_make_links_outside_of_their_folder(
         path = pa.array([name] * 96)
         pq.write_table(table.set_column(0, "path", path), tmp_path / "hostile.parquet")
         before = listed(tmp_path)
-        done = carl("curate", run, "hostile.parquet", "--keep", "96", "--links", f"picked-{number}")
+        done = carl("curate", run, "hostile.parquet", "--keep", "96", "--links", f"picked-{number}", "--force")
         assert done.returncode == 2, done.stdout
         assert ("is not a file of" if number != 1 else "is there already") in done.stderr
         added = set(listed(tmp_path)) - set(before)
@@ -228,7 +228,7 @@ def test_links_are_made_however_the_folder_is_written(carl: Run, run: Path, fold
     for number, images in enumerate((given, "e.parquet")):
         if number:
             assert carl("embed", run, given, "-o", "e.parquet").returncode == 0
-        done = carl("curate", run, images, "--keep", "96", "--links", f"picked-{number}")
+        done = carl("curate", run, images, "--keep", "96", "--links", f"picked-{number}", "--force")
         assert done.returncode == 0, done.stderr
         links = [path for path in (tmp_path / f"picked-{number}").rglob("*.png") if path.is_symlink()]
         assert len(links) == 96

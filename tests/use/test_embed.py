@@ -7,7 +7,9 @@ import io
 import json
 import shutil
 import tarfile
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ from carl.use.encoder import TrainedModel, load_trained
 from carl.use.search import search, write_sheet
 from tests.conftest import Run
 from tests.methods.examples import SMALL
+from tests.reliability.conftest import assert_refused, listed
 from tests.use.conftest import QUICK
 
 
@@ -322,6 +325,60 @@ def test_a_file_of_embeddings_that_says_nonsense_of_itself_is_refused(
         EmbeddingFile(tmp_path / "e.parquet")
 
 
+def with_embeddings(table: pa.Table, values: pa.Array) -> pa.Table:
+    return table.set_column(table.column_names.index("embedding"), "embedding", values)
+
+
+def changed_number(value: float) -> Callable[[pa.Table], pa.Table]:
+    def change(table: pa.Table) -> pa.Table:
+        numbers = embeddings_of(table).copy()
+        numbers[7, 3] = value
+        flat = pa.array(numbers.reshape(-1))
+        return with_embeddings(table, pa.FixedSizeListArray.from_arrays(flat, numbers.shape[1]))
+
+    return change
+
+
+def fewer_numbers(table: pa.Table) -> pa.Table:
+    numbers = np.ascontiguousarray(embeddings_of(table)[:, :5])
+    return with_embeddings(table, pa.FixedSizeListArray.from_arrays(pa.array(numbers.reshape(-1)), 5))
+
+
+NOT_EMBEDDINGS: dict[str, Callable[[pa.Table], pa.Table]] = {
+    "no rows": lambda table: table.slice(0, 0),
+    "other dimensions": fewer_numbers,
+    "strings": lambda table: with_embeddings(table, pa.array(["text"] * len(table))),
+    "lists of strings": lambda table: with_embeddings(
+        table, pa.FixedSizeListArray.from_arrays(pa.array(["text"] * 4 * len(table)), 4)
+    ),
+    "lists of any length": lambda table: with_embeddings(
+        table, pa.array([[1.0] * (row % 3) for row in range(len(table))], pa.list_(pa.float32()))
+    ),
+    "no column of paths": lambda table: table.drop_columns("path"),
+    "missing embeddings": lambda table: with_embeddings(
+        table, pa.array([None, *table.column("embedding").to_pylist()[1:]], table.schema.field("embedding").type)
+    ),
+    "no column of embeddings": lambda table: table.drop_columns("embedding"),
+    "paths that are numbers": lambda table: table.set_column(0, "path", pa.array(range(len(table)))),
+    "nan": changed_number(float("nan")),
+    "infinity": changed_number(float("inf")),
+    "numbers whose squares are infinite": changed_number(1e30),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_EMBEDDINGS)
+def test_a_file_with_other_content_than_embeddings_is_refused_in_one_line(
+    carl: Run, run: Path, trained: TrainedModel, folder: Path, tmp_path: Path, kind: str
+):
+    table = written(trained, folder, tmp_path / "e.parquet")
+    changed = NOT_EMBEDDINGS[kind](table)
+    assert changed.schema.metadata
+    pq.write_table(changed, tmp_path / "e.parquet")
+    for arguments in (("search", folder / "part 0" / "003.png"), ("curate", "--keep", "3")):
+        done = carl(arguments[0], run, "e.parquet", *arguments[1:])
+        assert_refused(done, ["e.parquet", "carl embed"])
+
+
 @pytest.mark.parametrize("counted", [(True, True), (False, False), (True, False), (False, True)])
 def test_images_are_read_from_any_number_on_whether_splits_know_their_length_or_not(counted: tuple[bool, bool]):
     def blocks(first: int) -> Iterator[tuple[np.ndarray, None]]:
@@ -374,6 +431,138 @@ def test_a_file_that_exists_is_only_replaced_by_force(carl: Run, run: Path, fold
     done = carl("embed", run, folder, "-o", "e.parquet", "--force")
     assert done.returncode == 0, done.stderr
     assert len(pq.read_table(tmp_path / "e.parquet")) == 96
+
+
+@pytest.mark.parametrize("beside", ["e.rows.csv", "e.npy.bad-files.txt"])
+def test_files_beside_the_output_are_only_replaced_by_force(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, beside: str
+):
+    (tmp_path / beside).write_text("precious")
+    before = listed(tmp_path)
+    refused = carl("embed", run, folder, "-o", "e.npy")
+    assert refused.returncode == 2
+    assert f"{beside} exists" in refused.stderr
+    assert (listed(tmp_path), (tmp_path / beside).read_text()) == (before, "precious")
+    done = carl("embed", run, folder, "-o", "e.npy", "--force")
+    assert done.returncode == 0, done.stderr
+    assert sorted(listed(tmp_path)) == ["e.npy", "e.rows.csv"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_a_file_that_appeared_while_work_was_interrupted_is_only_replaced_by_force(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, output = open_images(str(folder)), tmp_path / "e.parquet"
+    with monkeypatch.context() as patch:
+        stop_after(patch, 7)
+        with pytest.raises(Killed):
+            embed(trained, source, output)
+    output.write_text("precious")
+    with pytest.raises(UserError, match="exists"):
+        embed(trained, source, output)
+    assert output.read_text() == "precious"
+    assert embed(trained, source, output, force=True).resumed == 48
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_work_stopped_while_its_files_were_written_needs_no_force_to_go_on(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, output = open_images(str(folder)), tmp_path / "e.npy"
+
+    def killed(*arguments: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embed_module, "_list_bad", killed)
+        with pytest.raises(Killed):
+            embed(trained, source, output)
+    assert output.is_file()
+    assert embed(trained, source, output).resumed == 96
+    assert sorted(listed(tmp_path)) == ["e.npy", "e.rows.csv"]
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
+    """Do this in a thread while the first batch of another `embed` is computed, and go on when it has ended."""
+    whole, begun = TrainedModel.represent, threading.Event()
+
+    def represent(self: TrainedModel, pixels: np.ndarray) -> object:
+        if not begun.is_set():
+            begun.set()
+            thread = threading.Thread(target=action)  # a lock belongs to an open file: a thread stands for a process
+            thread.start()
+            thread.join(timeout=60)
+        return whole(self, pixels)
+
+    monkeypatch.setattr(TrainedModel, "represent", represent)
+
+
+@pytest.mark.usefixtures("small_parts")
+@pytest.mark.parametrize("images", ["same", "other"])
+@pytest.mark.parametrize("force", [False, True])
+def test_a_second_embed_into_the_same_file_is_refused_and_changes_nothing(
+    trained: TrainedModel,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    images: str,
+    force: bool,
+):
+    source = open_images(str(folder))
+    embed(trained, source, tmp_path / "whole.parquet")
+    second = source if images == "same" else open_images(str(folder / "part 0"))
+    (tmp_path / "link.parquet").symlink_to("e.parquet")
+    said: list[str] = []
+
+    def embed_too() -> None:
+        for name in ("e.parquet", "link.parquet"):
+            before = listed(tmp_path)
+            with pytest.raises(UserError) as refused:
+                embed(trained, second, tmp_path / name, force)
+            assert listed(tmp_path) == before
+            said.append(str(refused.value))
+
+    with monkeypatch.context() as patch:
+        meanwhile(patch, embed_too)
+        assert embed(trained, source, tmp_path / "e.parquet").rows == 96
+    assert ["e.parquet is being written by another process" in words for words in said] == [True, True]
+    assert pq.read_table(tmp_path / "e.parquet").equals(pq.read_table(tmp_path / "whole.parquet"))
+    assert sorted(listed(tmp_path)) == ["e.parquet", "link.parquet", "whole.parquet"]
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_rows_of_other_work_are_never_joined_even_without_a_lock(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    source, other = open_images(str(folder)), open_images(str(folder / "part 0"))
+
+    @contextmanager
+    def let_in(path: Path, patience: float = 0.0) -> Iterator[bool]:
+        yield True
+
+    def embed_too() -> None:
+        parts = Parts(tmp_path / "e.parquet", "key of other work")
+        rows = pq.read_table(tmp_path / "other.parquet").replace_schema_metadata(None)
+        parts.write(6, rows, [])
+
+    embed(trained, other, tmp_path / "other.parquet")
+    monkeypatch.setattr("carl.files.only_holder", let_in)
+    meanwhile(monkeypatch, embed_too)
+    with pytest.raises(UserError, match=r"000006\.parquet .* other images or weights"):
+        embed(trained, source, tmp_path / "e.parquet")
+    assert not (tmp_path / "e.parquet").exists()
+    assert embed(trained, source, tmp_path / "e.parquet").rows == 96
+
+
+@pytest.mark.parametrize("left", [["lock"], ["lock", ".key.x.partial"]])
+def test_a_start_that_was_killed_does_not_block_the_next_one(
+    trained: TrainedModel, folder: Path, tmp_path: Path, left: list[str]
+):
+    (tmp_path / "e.parquet.parts").mkdir()
+    for name in left:
+        (tmp_path / "e.parquet.parts" / name).touch()
+    assert embed(trained, open_images(str(folder)), tmp_path / "e.parquet").rows == 96
+    assert sorted(listed(tmp_path)) == ["e.parquet"]
 
 
 @pytest.fixture
@@ -432,7 +621,7 @@ def test_embeddings_of_shards_are_searched_from_anywhere(
 def test_bad_input_of_embed_is_one_line(carl: Run, run: Path, folder: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     for arguments, words in [
-        (("nowhere", folder), "nowhere does not exist"),
+        (("nowhere", folder), "nowhere is not a run directory"),
         ((run, "nowhere"), "'nowhere' is neither a data set's name nor a folder"),
         ((run, "empty"), "empty has no images"),
         ((run, folder, "-o", "e.txt"), "e.txt ends in none of .parquet, .npy, .csv"),

@@ -106,7 +106,7 @@ def test_the_card_tells_data_method_input_and_results(carl: Run, run: Path, trai
     done = carl("export", run, "--to", "safetensors", "-o", "e.safetensors")
     assert done.returncode == 0, done.stderr
     card = (tmp_path / "e.safetensors.md").read_text()
-    assert "test_resnet trained on small.npz with carl" in card
+    assert "test_resnet trained on `small.npz` with carl" in card
     assert f"float32 (B, 3, {trained.data.image_size}, {trained.data.image_size})" in card
     assert f"mean = [{trained.data.mean[0]:.4f}" in card
     assert "96 images" in card
@@ -163,10 +163,10 @@ def test_the_card_labels_every_accuracy_with_its_protocol_and_leaves_out_other_w
         shutil.rmtree(folder)
     lines = card.partition("## Results\n\n")[2].partition("\n\n")[0].splitlines()
     assert lines == [
-        "- linear, cached, on small.npz: top-1 12.50% \u00b1 0.00; once",
-        "- kNN, offline, on small.npz: k = 1 40.00%, k = 20 41.50% (random weights 30.25%); all vote",
-        "- linear, offline, 1 of 100 epochs, on small.npz: top-1 9.38%; SGD",
-        "- linear, cached, whole images, on small.npz: top-1 11.00%; once",
+        "- linear, cached, on `small.npz`: top-1 12.50% \u00b1 0.00; once",
+        "- kNN, offline, on `small.npz`: k = 1 40.00%, k = 20 41.50% (random weights 30.25%); all vote",
+        "- linear, offline, 1 of 100 epochs, on `small.npz`: top-1 9.38%; SGD",
+        "- linear, cached, whole images, on `small.npz`: top-1 11.00%; once",
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -102,3 +103,34 @@ def test_a_query_that_is_no_image_is_one_line(trained: TrainedModel, folder: Pat
     for query, words in [("nothing.png", "neither a file nor the name"), (str(tmp_path / "text.png"), "not an image")]:
         with pytest.raises(UserError, match=words):
             search(trained, str(folder), [query])
+
+
+def test_the_same_search_twice_at_once_embeds_once_and_both_answer(
+    run: Path,
+    trained: TrainedModel,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
+    queries = [str(folder / "part 0" / "003.png")]
+    found: list[object] = []
+    whole, begun, seen = TrainedModel.represent, threading.Event(), []
+    second = threading.Thread(target=lambda: found.append(search(trained, str(folder), queries)[1]))
+
+    def represent(self: TrainedModel, pixels: np.ndarray) -> object:
+        seen.append(len(pixels))
+        if not begun.is_set():
+            begun.set()
+            second.start()
+            second.join(timeout=1)
+        return whole(self, pixels)
+
+    monkeypatch.setattr(TrainedModel, "represent", represent)
+    _, answers = search(trained, str(folder), queries)
+    second.join(timeout=60)
+    assert found == [answers]
+    assert sum(seen) == 96
+    assert "another process is embedding the same images" in capsys.readouterr().err
+    assert [path.suffix for path in (tmp_path / "cache" / "embeddings").iterdir()] == [".parquet"]

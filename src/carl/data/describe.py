@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 
 from carl.data.dataset import Dataset, Split
 from carl.data.open import SOURCES
@@ -13,6 +14,8 @@ from carl.files import atomic_writer
 
 Row = tuple[str, str]  # a name, and the value here
 
+_SOFTWARE = "carl data info"
+SHEET_MARK = b"Software\0" + _SOFTWARE.encode()  # tells a contact sheet from other PNG files
 _GAP = 2  # pixels between the images of a sheet
 _CELL = 64  # pixels; smaller images are enlarged by a whole factor, larger ones are shrunk
 
@@ -58,8 +61,10 @@ def contact_sheet(dataset: Dataset, path: Path, columns: int = 10, rows: int = 1
         for column, pixels in enumerate(split.images.gather(row_indices)):
             tile = Image.fromarray(_as_rgb(pixels)).resize((width, height), _resampling(pixels, height))
             sheet.paste(tile, (margin + _GAP + column * (width + _GAP), top))
+    about = PngInfo()
+    about.add_text("Software", _SOFTWARE)
     with atomic_writer(path) as file:
-        sheet.save(file, "PNG")
+        sheet.save(file, "PNG", pnginfo=about)
 
 
 def _describe_split(split: Split) -> str:

@@ -25,15 +25,21 @@ from carl.reporting.projections import PROJECTIONS
 from carl.reporting.run_reader import Run, read_runs
 from carl.reporting.verdict import facts, judge, scores, tiles
 
+MARK = '<meta name="generator" content="carl report">'  # tells a report from other pages
 DATA_BYTES = 12_800_000  # of all data in a page with its images, which leaves 2 MB of the 15 for the rest
 # Other letters stay as they are, as escapes those outside of ASCII would take six bytes each; these could end the
 # element or a line of a script, or are halves of letters, which UTF-8 cannot hold.
 UNSAFE = re.compile("[<>&\u2028\u2029\ud800-\udfff]")
 
 
-def write_report(run: Path, output: Path | None = None, projection: str = "pca") -> Path:
-    """Write the page of the run directory `run`, by default into it."""
+def write_report(run: Path, output: Path | None = None, projection: str = "pca", force: bool = False) -> Path:
+    """Write the page of the run directory `run`, by default into it.
+
+    The run's own report.html is always replaced; another file only with `force`, or if it is a report.
+    """
     _check(projection)
+    if output is not None:
+        files.check_replaceable(output, force, MARK.encode())
     (found,) = read_runs([run])
     gallery = found.gallery
     command = found.environment["command"]
@@ -54,9 +60,13 @@ def write_report(run: Path, output: Path | None = None, projection: str = "pca")
     return _written(output or run / "report.html", page)
 
 
-def write_comparison(runs: Sequence[Path], output: Path | None = None, projection: str = "pca") -> Path:
+def write_comparison(
+    runs: Sequence[Path], output: Path | None = None, projection: str = "pca", force: bool = False
+) -> Path:
     """Write a page that lays runs beside each other, by default comparison.html in the working directory."""
     _check(projection)
+    target = output or Path("comparison.html")
+    files.check_replaceable(target, force, MARK.encode())
     found = read_runs(runs)
     rows, shared = ranking(found)
     together = same_images(found)
@@ -73,7 +83,7 @@ def write_comparison(runs: Sequence[Path], output: Path | None = None, projectio
         most_together=MOST_TOGETHER,
         highest=max((v for r in rows if r.score for v in (r.score.value, r.score.random or 0.0)), default=0.0) or 1.0,
     )
-    return _written(output or Path("comparison.html"), page)
+    return _written(target, page)
 
 
 def _check(projection: str) -> None:
@@ -107,6 +117,7 @@ def _render(template: str, data: dict[str, Any], **context: Any) -> str:
     style, script = _asset("report.css"), _asset("report.js")
     return environment.get_template(template).render(
         **context,
+        mark=Markup(MARK),
         style=Markup(style),
         script=Markup(script),
         # No request may leave the page, and no script except ours may run, whatever the data hold.
@@ -130,6 +141,5 @@ def embedded_json(value: Any) -> Markup:
 
 
 def _written(target: Path, page: str) -> Path:
-    # File names need not be valid Unicode; what cannot be written is shown escaped.
-    files.write_text(target, page.encode("utf-8", "backslashreplace").decode("utf-8"))
+    files.write_text(target, page)
     return target

@@ -30,7 +30,7 @@ from carl.clustering import kmeans
 from carl.errors import UserError
 from carl.terminal import show_progress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
-from carl.use.embedding_files import EmbeddingFile
+from carl.use.embedding_files import EmbeddingFile, one_line
 from carl.use.requests import CurateRequest
 
 NEIGHBOURS = 5  # whose similarity tells an outlier
@@ -39,6 +39,7 @@ MOST_GROUPS = 1000  # by k-means; ours
 LARGEST_GROUP = 5_000  # images: all pairs in a group are compared, so k-means cuts larger groups up
 MOST_PAIRS = 25_000_000  # compared at once: 100 MB
 
+TABLE_HEADER = "path,decision,group,like\n"
 KEPT, DUPLICATED, OUTLIER, REDUNDANT = "kept", "near-duplicate", "outlier", "not needed"
 
 
@@ -61,6 +62,8 @@ class Selection:
 
 def curate_images(request: CurateRequest) -> Iterator[str]:
     """Choose a subset and write its list; yields lines about it."""
+    is_table = request.output.suffix.lower() == ".csv"
+    files.check_replaceable(request.output, request.force, TABLE_HEADER.encode() if is_table else None)
     index = embeddings_for(load_for_all_processes(request.run), request.images, request.split, show_progress)
     if not only_main_goes_on():
         return
@@ -218,9 +221,9 @@ def write_list(index: EmbeddingFile, selection: Selection, output: Path) -> None
     """The kept images, one per line; a .csv says for every image why it was kept or left out."""
     names = index.names()
     if output.suffix.lower() != ".csv":
-        files.write_text(output, "".join(f"{names[row]}\n" for row in selection.kept))
+        files.write_text(output, "".join(f"{one_line(names[row])}\n" for row in selection.kept))
         return
-    lines = ["path,decision,group,like\n"]
+    lines = [TABLE_HEADER]
     for row, name in enumerate(names):
         like = selection.likeness[row]
         shown = names[like] if selection.decisions[row] == DUPLICATED else ""

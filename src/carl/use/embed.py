@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from itertools import count, islice
 from pathlib import Path
@@ -19,14 +19,25 @@ from carl.data.dataset import UNLABELLED
 from carl.data.image_source import Decoded, ImageSource, decoded_images
 from carl.data.listing import EncodedImage, Progress, silent, throttled
 from carl.data.open import absolute_source, open_images
-from carl.data.packing.cache import cache_folder
+from carl.data.packing.cache import cache_folder, locked
 from carl.device import pick_device
 from carl.errors import UserError
-from carl.terminal import show_progress
-from carl.use.embedding_files import VERSION, WRITERS, About, EmbeddingFile, holds_embeddings, rows_file
+from carl.terminal import show_progress, warn
+from carl.use.embedding_files import (
+    VERSION,
+    WRITERS,
+    About,
+    EmbeddingFile,
+    Writer,
+    holds_embeddings,
+    name_as_text,
+    one_line,
+    rows_file,
+)
 from carl.use.embedding_parts import PART, BadFile, Parts
 from carl.use.encoder import BATCH, Represented, TrainedModel, load_trained
 from carl.use.requests import EmbedRequest
+from carl.user_paths import expanded
 
 
 @dataclass(frozen=True)
@@ -72,8 +83,8 @@ def embed(
     """Write one row per image of `source` to `output` (.parquet, .npy or .csv), in order.
 
     An image that cannot be decoded has no row; it is listed in OUTPUT.bad-files.txt. Rows are kept in OUTPUT.parts/
-    until the file is whole, so that a call after an interruption resumes after the last part. A file that exists is
-    replaced only with `force`.
+    until the file is whole, so that a call after an interruption resumes after the last part. Files that exist are
+    replaced only with `force`. While one process writes `output`, others are refused.
 
     Where there are several processes, all of them must call this: they take turns with the parts, and the main one
     joins them.
@@ -82,9 +93,19 @@ def embed(
     if writer is None:
         raise UserError(f"{output} ends in none of {', '.join(WRITERS)}; choose one, for example embeddings.parquet")
     parts = Parts(output, _key(trained, source))
-    if output.exists() and not force and not parts.belong():
-        raise UserError(f"{output} exists; choose another file, or replace it with --force")
     main = distributed.is_main()
+    if main:
+        _check_outputs(parts, force)  # first without the lock: where the answer is no, nothing is touched
+    with parts.alone() if main else nullcontext():
+        return _embed_alone(trained, source, parts, writer, force, progress)
+
+
+def _embed_alone(
+    trained: TrainedModel, source: ImageSource, parts: Parts, writer: Writer, force: bool, progress: Progress
+) -> Embedded:
+    main = distributed.is_main()
+    if main:
+        _check_outputs(parts, force)  # another process may have finished since
     done = int(distributed.agreed(str(parts.begin()) if main else ""))
     made = _make_parts(trained, source, parts, done, throttled(progress))
     made = int(distributed.sum_over_processes(torch.tensor([made], device=trained.device)))
@@ -99,16 +120,25 @@ def embed(
         raise UserError(f"{source.name}: none of the {len(bad)} images can be used{first}; give other images")
     bad_list = None
     if main:
-        writer(output, parts.tables(), parts.schema(), rows, about(trained, source))
-        bad_list = _list_bad(output, bad)
+        parts.begin_joining()
+        writer(parts.output, parts.tables(), parts.schema(), rows, about(trained, source))
+        bad_list = _list_bad(parts.output, bad)
         parts.remove()
     distributed.barrier()
     return Embedded(rows, tuple(bad), min(done * PART, rows + len(bad)), bad_list)
 
 
+def _check_outputs(parts: Parts, force: bool) -> None:
+    """Refuse to replace the output, or a file that is written beside it, unless it is half of this very work."""
+    output = parts.output
+    beside = [rows_file(output)] if output.suffix.lower() == ".npy" else []
+    for path in (output, *beside, _bad_list(output)):
+        files.check_replaceable(path, force or parts.are_being_joined())
+
+
 def about(trained: TrainedModel, source: ImageSource) -> About:
     split = next(iter(source.splits)) if len(source.splits) == 1 else None
-    path = Path(source.name).expanduser()
+    path = expanded(source.name)
     return About(
         version=VERSION,
         run=str(trained.run.path.absolute()),
@@ -165,7 +195,7 @@ class _Rows:
         return len(self.names) + len(self.bad)
 
     def add(self, split: str, image: EncodedImage, pixels: Decoded) -> None:
-        name = _writable(image.name)
+        name = name_as_text(image.name)
         if isinstance(pixels, str):
             self.bad.append(BadFile(name, pixels))
             return
@@ -220,29 +250,24 @@ def _blank(trained: TrainedModel) -> np.ndarray:
     return np.zeros((1, *trained.shape, trained.data.channels), np.uint8)
 
 
-def _writable(name: str) -> str:
-    """The name in characters that UTF-8 has: file names may hold any bytes."""
-    return name.encode("utf-8", "backslashreplace").decode()
+def _bad_list(output: Path) -> Path:
+    return output.with_name(f"{output.name}.bad-files.txt")
 
 
 def _list_bad(output: Path, bad: Sequence[BadFile]) -> Path | None:
     """Write OUTPUT.bad-files.txt, one line per file; one left over from an earlier call is removed."""
-    path = output.with_name(f"{output.name}.bad-files.txt")
+    path = _bad_list(output)
     if not bad:
         path.unlink(missing_ok=True)
         return None
-    lines = (f"{_one_line(one.name)}\t{_one_line(one.reason)}\n" for one in bad)
+    lines = (f"{one_line(one.name)}\t{one_line(one.reason)}\n" for one in bad)
     files.write_text(path, "".join(lines))
     return path
 
 
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
-
-
 def embeddings_for(trained: TrainedModel, images: str, split: str | None, progress: Progress) -> EmbeddingFile:
     """The embeddings of `images`: a file of `carl embed` by this run, or made now and kept in the cache."""
-    path = Path(images).expanduser()
+    path = expanded(images)
     if path.suffix.lower() == ".parquet" and path.is_file() and holds_embeddings(path):
         found = EmbeddingFile(path)
         if found.about.weights != trained.digest:
@@ -250,10 +275,21 @@ def embeddings_for(trained: TrainedModel, images: str, split: str | None, progre
                 f"{images} was made with other weights than those of {trained.run.path}; name the run "
                 f"{found.about.run}, or make it again with carl embed"
             )
+        if found.size != trained.feature_size:
+            raise UserError(
+                f"{images} has {found.size} numbers per embedding and {trained.run.path} gives {trained.feature_size}; "
+                "make it again with carl embed"
+            )
         return found
     named = str(path.absolute()) if os.path.exists(path) else absolute_source(images)
     source = open_images(named, split, trained.config.data.root, progress)
-    kept = cache_folder() / "embeddings" / f"{_key(trained, source)}.parquet"
-    if not distributed.agreed("kept" if kept.is_file() else ""):
-        embed(trained, source, kept.absolute(), progress=progress)
+    key = _key(trained, source)
+    kept = cache_folder() / "embeddings" / f"{key}.parquet"
+    with locked(f"embeddings-{key}", _say_waiting) if distributed.is_main() else nullcontext():
+        if not distributed.agreed("kept" if kept.is_file() else ""):
+            embed(trained, source, kept.absolute(), progress=progress)
     return EmbeddingFile(kept, source.name, str(path)) if path.is_dir() else EmbeddingFile(kept)
+
+
+def _say_waiting() -> None:
+    warn("another process is embedding the same images; waiting for it")

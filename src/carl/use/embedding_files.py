@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -17,9 +18,11 @@ from pydantic import TypeAdapter
 
 from carl import files
 from carl.errors import UserError
+from carl.user_paths import expanded
 
 VERSION = 1  # of the format: what a file says about itself, and its rows
 _ABOUT = b"carl"  # key of the metadata
+LARGEST = 1e15  # of a feature: squares of such numbers can still be added up in float32
 # What reading raises if a file is damaged or was not made by carl.
 DAMAGED = (pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
 
@@ -37,6 +40,33 @@ class About:
     class_names: tuple[str, ...]
 
 
+_LOOKS_ESCAPED = re.compile(r"\\(?=(?:x5c)*udc[89a-f][0-9a-f])")
+_ESCAPED = re.compile(r"\\(x5c)?((?:x5c)*)udc([89a-f][0-9a-f])")
+
+
+def name_as_text(name: str) -> str:
+    """A file name in characters that UTF-8 has: bytes that are not UTF-8 become escapes such as \\udcff.
+
+    A name that holds such an escape as it is gets its backslash escaped, so that `name_from_text` finds both.
+    """
+    return _LOOKS_ESCAPED.sub(r"\\x5c", name).encode("utf-8", "backslashreplace").decode()
+
+
+def name_from_text(text: str) -> str:
+    """The file name that `name_as_text` wrote."""
+    return _ESCAPED.sub(lambda at: f"\\{at[2]}udc{at[3]}" if at[1] else chr(int(f"dc{at[3]}", 16)), text)
+
+
+def one_line(text: str) -> str:
+    """`text` with escapes for whatever would end a line, or change a terminal."""
+    return re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda at: ascii(at[0])[1:-1], text)
+
+
+def _with_names(about: About, change: Callable[[str], str]) -> About:
+    run, source, base = map(change, (about.run, about.source, about.base))
+    return replace(about, run=run, source=source, base=base, class_names=tuple(map(change, about.class_names)))
+
+
 def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
     """Numbers as they are: random digits neither repeat nor compress. Checksums tell damage to them."""
     compression = {field.name: "none" if field.name == "embedding" else "zstd" for field in schema}
@@ -45,7 +75,7 @@ def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
 
 def write_parquet(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows: int, about: About) -> None:
     """One row per image; the embedding is a list of floats."""
-    schema = schema.with_metadata({_ABOUT: json.dumps(asdict(about)).encode()})
+    schema = schema.with_metadata({_ABOUT: json.dumps(asdict(_with_names(about, name_as_text))).encode()})
     with files.atomic_writer(output) as file, open_writer(file, schema) as writer:
         for table in tables:
             writer.write_table(table.cast(schema))
@@ -104,10 +134,12 @@ class EmbeddingFile:
     def __init__(self, path: Path, root: str | None = None, shown: str | None = None) -> None:
         """Names that begin with the folder `root` are shown as beginning with `shown`."""
         self.path = path
-        self._root, self._shown = root, shown
+        self._root = None if root is None else name_as_text(root)
+        self._shown = None if shown is None else name_as_text(shown)
         try:
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
-            self.about = TypeAdapter(About).validate_json(self._file.schema_arrow.metadata[_ABOUT])
+            written = TypeAdapter(About).validate_json(self._file.schema_arrow.metadata[_ABOUT])
+            self.about = _with_names(written, name_from_text)
         except DAMAGED:
             raise UserError(f"{path} holds no embeddings; make it with: carl embed RUN IMAGES -o {path.name}") from None
         if self.about.version != VERSION:
@@ -115,6 +147,25 @@ class EmbeddingFile:
                 f"{path} has format {self.about.version!r} and this version of carl reads format {VERSION}; make it "
                 f"again with: carl embed RUN IMAGES -o {path.name} --force"
             )
+        if wrong := self._what_is_wrong():
+            raise self._damaged(wrong)
+
+    def _what_is_wrong(self) -> str:
+        """Why the columns cannot be those that `carl embed` writes; empty if they can."""
+        schema = self._file.schema_arrow
+        if not {"path", "embedding"} <= set(schema.names):
+            return "a column is missing"
+        kind = schema.field("embedding").type
+        if not pa.types.is_fixed_size_list(kind) or kind.value_type != pa.float32() or kind.list_size < 1:
+            return f"its embeddings are {kind}, not lists of one length of float"
+        if schema.field("path").type != pa.string():
+            return "its paths are not text"
+        return "" if len(self) else "it has no rows"
+
+    @property
+    def size(self) -> int:
+        """Numbers per embedding."""
+        return embedding_size(self._file.schema_arrow)
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -127,9 +178,12 @@ class EmbeddingFile:
         """The embeddings, some thousands at a time."""
         try:
             for group in range(self._file.num_row_groups):
-                yield embeddings_of(self._file.read_row_group(group, columns=["embedding"]))
+                numbers = embeddings_of(self._file.read_row_group(group, columns=["embedding"]))
+                if not (np.abs(numbers) < LARGEST).all():
+                    raise ValueError("an embedding has a number that is not finite")
+                yield numbers
         except DAMAGED as error:
-            raise self._damaged(error) from None
+            raise self._damaged(reason_of(error)) from None
 
     def embeddings(self) -> np.ndarray:
         return np.concatenate(list(self.batches()))
@@ -145,11 +199,10 @@ class EmbeddingFile:
         try:
             values: list[object] = self._file.read(columns=[name]).column(name).to_pylist()
         except DAMAGED as error:
-            raise self._damaged(error) from None
+            raise self._damaged(reason_of(error)) from None
         return values
 
-    def _damaged(self, error: Exception) -> UserError:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+    def _damaged(self, reason: str) -> UserError:
         return UserError(
             f"{self.path} is damaged ({reason}); make it again with: carl embed RUN IMAGES -o FILE --force"
         )
@@ -157,13 +210,21 @@ class EmbeddingFile:
     def file_of(self, name: str) -> Path | None:
         """Where the image of that name is, if it is there; None for a name that leads out of what was embedded.
 
-        Names come from whoever made the images: those in a Parquet data set may be any text, and are no paths to us.
+        Names come from whoever made the images: those in a Parquet data set may be any text, and are not paths to us.
         Names that are shown are relative to the present folder.
         """
-        path = (Path.cwd() if self._shown is not None else Path(self.about.base)) / os.path.expanduser(name)
+        name = name_from_text(name)
+        base = Path.cwd() if self._shown is not None else Path(self.about.base)
+        path = base / name
+        if name.startswith("~") and not os.path.lexists(path):
+            path = base / expanded(name)
         source = Path(self.about.source)
         within = source.is_absolute() and path.parts[: len(source.parts)] == source.parts
         return path if within and ".." not in path.parts[len(source.parts) :] else None
+
+
+def reason_of(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def holds_embeddings(path: Path) -> bool:

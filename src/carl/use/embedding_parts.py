@@ -1,15 +1,19 @@
 """Rows that are safe on the disk before their file is whole, so that interrupted work can be resumed.
 
 FILE.parts/
-  key                what the rows are of: other images or other weights begin anew
-  000000.parquet     the rows of the first PART images, and in its metadata those that have no row
+  lock               held by the process that writes FILE
+  key                which images and weights the rows are from; for others, the work starts again
+  000000.parquet     the rows of the first PART images; its metadata has the key, and the images that have no row
+  joining            present once FILE itself is being written
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,10 +22,11 @@ import pyarrow.parquet as pq
 
 from carl import files
 from carl.errors import UserError
-from carl.use.embedding_files import DAMAGED, open_writer
+from carl.use.embedding_files import DAMAGED, open_writer, reason_of
 
 PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
-_BAD = b"carl.bad"
+_BAD, _KEY = b"carl.bad", b"carl.key"
+_LOCK = "lock"
 
 
 @dataclass(frozen=True)
@@ -36,31 +41,62 @@ class Parts:
     """The side folder of an output file."""
 
     def __init__(self, output: Path, key: str) -> None:
-        self.folder = output.with_name(f"{output.name}.parts")
+        self.output = Path(os.path.realpath(output)) if output.is_symlink() else output  # one folder for all its links
+        self.folder = self.output.with_name(f"{self.output.name}.parts")
         self.key = key
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep other processes from writing the same output; afterwards the folder goes, unless it holds rows."""
+        self._refuse_foreign_folder()
+        with files.only_holder(self.folder / _LOCK) as held:
+            if not held:
+                raise UserError(
+                    f"{self.output} is being written by another process; wait until it has ended, or choose another -o"
+                )
+            try:
+                yield
+            finally:
+                with suppress(OSError):  # on Windows an open file stays
+                    if {path.name for path in self.folder.iterdir()} == {_LOCK}:
+                        (self.folder / _LOCK).unlink()
+                        self.folder.rmdir()
+
+    def _refuse_foreign_folder(self) -> None:
+        if not self.folder.is_dir() or (self.folder / "key").is_file():
+            return
+        names = {path.name for path in self.folder.iterdir() if not path.name.endswith(files.PARTIAL)}
+        if names - {_LOCK}:  # these a process leaves that was killed as it began
+            raise UserError(f"{self.folder} holds what carl embed did not make; move it away, or choose another -o")
 
     def belong(self) -> bool:
         """Whether the folder holds parts of this very work."""
         file = self.folder / "key"
         return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == self.key
 
+    def are_being_joined(self) -> bool:
+        """Whether this very work was stopped while it wrote the output, so that what is there is its own."""
+        return self.belong() and (self.folder / "joining").is_file()
+
     def begin(self) -> int:
-        """Make the folder, or find it; returns the number of parts that are done."""
+        """Prepare the folder; returns the number of parts that are done."""
         if not self.belong():
-            if self.folder.is_dir() and any(self.folder.iterdir()) and not (self.folder / "key").is_file():
-                raise UserError(f"{self.folder} holds what carl embed did not make; move it away, or choose another -o")
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.remove()
             files.write_text(self.folder / "key", self.key)
         files.remove_partial_files(self.folder)
         paths = self._paths()
-        damaged = next((place for place, path in enumerate(paths) if not _is_whole(path)), len(paths))
+        damaged = next((place for place, path in enumerate(paths) if not self._is_whole(path)), len(paths))
         for path in paths[damaged:]:  # made again
             path.unlink()
         return damaged
 
+    def begin_joining(self) -> None:
+        files.write_text(self.folder / "joining", "")
+
     def write(self, number: int, rows: pa.Table, bad: Sequence[BadFile]) -> None:
         listed = json.dumps([[one.name, one.reason] for one in bad])
-        rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), _BAD: listed.encode()})
+        about = {_BAD: listed.encode(), _KEY: self.key.encode()}
+        rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **about})
         with files.atomic_writer(self._path(number)) as file, open_writer(file, rows.schema) as writer:
             writer.write_table(rows)
 
@@ -69,9 +105,26 @@ class Parts:
             try:
                 table = _rows(path)
             except DAMAGED as error:
-                reason = (str(error).splitlines() or [type(error).__name__])[0]
-                raise UserError(f"{path} is damaged ({reason}); give the command again, and it is made anew") from None
+                raise UserError(
+                    f"{path} is damaged ({reason_of(error)}); give the command again, and it is made anew"
+                ) from None
+            if not self._is_ours(table):  # possible on a disk that cannot lock
+                raise UserError(
+                    f"{path} is from other images or weights: another process writes {self.output} too; give the "
+                    "command again when that has ended"
+                )
             yield table.replace_schema_metadata(None)
+
+    def _is_ours(self, table: pa.Table) -> bool:
+        return (table.schema.metadata or {}).get(_KEY) == self.key.encode()
+
+    def _is_whole(self, path: Path) -> bool:
+        """Whether all of a part can be read, whose pages have checksums, and is from this very work."""
+        try:
+            _bad_files(path)
+            return self._is_ours(_rows(path))
+        except DAMAGED:
+            return False
 
     def bad(self) -> list[BadFile]:
         return [one for path in self._paths() for one in _bad_files(path)]
@@ -86,7 +139,12 @@ class Parts:
         return pq.read_schema(self._path(0)).remove_metadata()
 
     def remove(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """Remove everything except the lock, which `alone` removes."""
+        for path in self.folder.iterdir() if self.folder.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            elif path.name != _LOCK:
+                path.unlink(missing_ok=True)
 
     def _paths(self) -> list[Path]:
         """Parts from the first to the last that has all before it."""
@@ -105,13 +163,3 @@ def _rows(path: Path) -> pa.Table:
 
 def _bad_files(path: Path) -> list[BadFile]:
     return [BadFile(str(name), str(reason)) for name, reason in json.loads(pq.read_schema(path).metadata[_BAD])]
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether all of a part can be read; its pages have checksums."""
-    try:
-        _bad_files(path)
-        _rows(path)
-    except DAMAGED:
-        return False
-    return True

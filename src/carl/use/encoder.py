@@ -69,6 +69,14 @@ class TrainedModel:
         return digest.hexdigest()
 
     @cached_property
+    def feature_size(self) -> int:
+        """Length of an embedding, measured: timm's attributes differ among models."""
+        side = self.data.image_size
+        with torch.inference_mode():
+            features = self.method.encoder(torch.zeros(1, self.data.channels, side, side, device=self.device))
+        return int(features.shape[1])
+
+    @cached_property
     def _views(self) -> Views:
         return Views(pipeline("eval", self.data.image_size), self.data.mean, self.data.std, seed=0)
 

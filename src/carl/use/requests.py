@@ -38,6 +38,7 @@ class SearchRequest:
     output: Path  # the sheet
     count: int = 10  # images for each query
     split: str | None = None
+    force: bool = False
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,4 @@ class CurateRequest:
     outliers: float = 0.01  # part of the images; ours
     split: str | None = None
     seed: int = 0  # of the clusterings
+    force: bool = False

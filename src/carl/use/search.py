@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from PIL import Image
 
 from carl import files
@@ -21,10 +22,12 @@ from carl.data.open import open_images
 from carl.errors import UserError
 from carl.terminal import show_progress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
-from carl.use.embedding_files import EmbeddingFile
+from carl.use.embedding_files import EmbeddingFile, name_as_text, name_from_text
 from carl.use.encoder import TrainedModel
 from carl.use.requests import SearchRequest
+from carl.user_paths import expanded
 
+MARK = '<meta name="generator" content="carl search">'  # tells a sheet from other pages
 THUMBNAIL = 96  # px: a sheet of 100 images stays below a megabyte
 
 
@@ -48,6 +51,7 @@ class Answer:
 
 def search_images(request: SearchRequest) -> Iterator[str]:
     """Find the images most like the queries and write a sheet; yields lines about them."""
+    files.check_replaceable(request.output, request.force, MARK.encode())
     trained = load_for_all_processes(request.run)
     index, answers = search(
         trained, request.images, request.queries, request.count, request.split, progress=show_progress
@@ -90,11 +94,11 @@ def search(
 
 def _row_of(query: str, rows: dict[str, int], index: EmbeddingFile) -> int | None:
     """The row of a query that is one of the images, by its name or by its file."""
-    path = Path(query).expanduser().absolute()
+    path = expanded(query).absolute()
     names = [query, str(path)]
     with suppress(ValueError):  # on Windows there is no way from one drive to another
         names.append(os.path.relpath(path, index.about.base))
-    for name in names:
+    for name in map(name_as_text, names):
         if name in rows:
             return rows[name]
     if not path.is_file():
@@ -113,7 +117,7 @@ def _query_vectors(
     stored = dict(_stored(index, {row for row in rows if row is not None}))
     vectors = []
     for query, row in zip(queries, rows, strict=True):
-        vectors.append(_embedded_file(trained, Path(query).expanduser()) if row is None else stored[row])
+        vectors.append(_embedded_file(trained, expanded(query)) if row is None else stored[row])
     return np.stack(vectors)
 
 
@@ -178,13 +182,14 @@ def write_sheet(
         shown = [
             {
                 "query": answer.query,
-                "picture": picture(Path(answer.query).expanduser()) if answer.row is None else pictures[answer.row],
+                "picture": picture(expanded(answer.query)) if answer.row is None else pictures[answer.row],
                 "neighbours": [(n.name, n.similarity, pictures[n.row]) for n in answer.neighbours],
             }
             for answer in answers
         ]
     environment = Environment(loader=PackageLoader("carl.use"), autoescape=True)
-    files.write_text(output, environment.get_template("search.html").render(title=title, answers=shown))
+    template = environment.get_template("search.html")
+    files.write_text(output, template.render(mark=Markup(MARK), title=title, answers=shown))
 
 
 def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
@@ -197,7 +202,7 @@ def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterato
             raise UserError(f"{gone} is no longer there; embed the images again")
         yield from paths.items()
         return
-    row, last, names = 0, max(rows), [str(name) for name in index.column("path")]
+    row, last, names = 0, max(rows), [name_from_text(str(name)) for name in index.column("path")]
     for _, image in open_images(index.about.source, index.about.split, root).read():
         # A bad image has no row. Images in shards have names that are relative to where they were embedded.
         if image.name in (names[row], os.path.join(index.about.base, names[row])):

@@ -62,7 +62,7 @@ def export_encoder(request: ExportRequest) -> Iterator[str]:
     yield f"checked: loaded again, features differ by at most {done.difference:.1e}"
     yield f"card: {done.card}"
     yield ""
-    yield done.usage
+    yield from done.usage.split("\n")
 
 
 def find_format(name: str) -> Format:

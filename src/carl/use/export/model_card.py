@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from carl.errors import printable
 from carl.evaluation.results import RunIdentity, Score, read_scores
 from carl.methods.build import read_config
 from carl.records.weights_hash import file_hash
@@ -25,14 +27,15 @@ LICENCES = {
 
 def model_card(trained: TrainedModel, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
     """The card in Markdown."""
-    config, data = trained.config, trained.data
+    config, data, init = trained.config, trained.data, _init(trained)
     supervised = trained.method.needs_labels
+    name = _as_code(Path(data.name).name)
     method = ", ".join(f"{key} {value}" for key, value in _method_values(trained).items())
     lines = [
-        f"# {config.model.backbone} trained on {Path(data.name).name} with {config.method.name}",
+        f"# {config.model.backbone} trained on {name} with {config.method.name}",
         "",
         f"An image encoder of {features} features, learned {'with' if supervised else 'without'} labels by the method "
-        f"`{config.method.name}` and exported as {form} from the run `{trained.run.path.name}`.",
+        f"`{config.method.name}` and exported as {form} from the run {_as_code(trained.run.path.name)}.",
         "",
         "## Use",
         "",
@@ -44,7 +47,7 @@ def model_card(trained: TrainedModel, form: str, usage: str, features: int, norm
         "",
         "## Data",
         "",
-        f"- source: {Path(data.name).name}, {data.images} images, fingerprint `{data.fingerprint}`",
+        f"- source: {name}, {data.images} images, fingerprint {_as_code(data.fingerprint)}",
         f"- licence: {LICENCES.get(data.name, 'not known to this package; the one of the images applies')}",
         "",
         "## Training",
@@ -53,7 +56,7 @@ def model_card(trained: TrainedModel, form: str, usage: str, features: int, norm
         f"- {config.train.epochs} epochs, batch {config.train.batch_size}, {config.optim.name}, seed "
         f"{config.train.seed}, views `{config.views.pipeline}` of {data.image_size} px",
         f"- backbone: {config.model.backbone} (timm), stem {config.model.stem}, started from "
-        f"{'random weights' if _init(trained) is None else _init(trained)}",
+        f"{'random weights' if init is None else _as_code(init)}",
         *_environment(trained),
         "",
         "## Results",
@@ -64,6 +67,18 @@ def model_card(trained: TrainedModel, form: str, usage: str, features: int, norm
         "",
     ]
     return "\n".join(lines)
+
+
+def _as_code(name: str) -> str:
+    """A name as code, in which nothing is Markdown or HTML: a folder may have any name."""
+    longest = max((len(ticks) for ticks in re.findall("`+", name)), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{printable(name)}{space}{fence}"
+
+
+def _as_text(words: str) -> str:
+    """Words that someone else may have written into a file of the run, with nothing left that is Markdown or HTML."""
+    return re.sub(r"[\\`*_\[\]<>&]", r"\\\g<0>", printable(words))
 
 
 def _expected_input(trained: TrainedModel, normalised: bool) -> list[str]:
@@ -98,7 +113,7 @@ def _environment(trained: TrainedModel) -> list[str]:
         found = json.loads(trained.run.environment_file.read_text(encoding="utf-8"))
         packages = found["packages"]
         made = ", ".join(f"{name} {packages[name]}" for name in ("carl-ssl", "torch", "timm"))
-        return [f"- made with {made} on {found['device']}: `{' '.join(found['command'])}`"]
+        return [f"- made with {_as_text(made)} on {_as_text(found['device'])}: {_as_code(' '.join(found['command']))}"]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -134,8 +149,9 @@ def _line(together: list[Score]) -> str:
     """The figures of one protocol."""
     first = together[0]
     label = ", ".join(part for part in (first.title, first.shortened, first.seen) if part)
-    figures = ", ".join(f"{score.name} {_figure(score)}" for score in together)
-    return f"- {label}, on {first.data}: {figures}; {first.how.partition(': ')[2] or first.how}"
+    figures = ", ".join(f"{_as_text(score.name)} {_figure(score)}" for score in together)
+    how = first.how.partition(": ")[2] or first.how
+    return f"- {_as_text(label)}, on {_as_code(first.data)}: {figures}; {_as_text(how)}"
 
 
 def _figure(score: Score) -> str:
