@@ -22,7 +22,7 @@ from carl.data.open import absolute_source, open_images
 from carl.data.packing.cache import cache_folder, locked
 from carl.device import pick_device
 from carl.errors import UserError
-from carl.terminal import show_progress, warn
+from carl.terminal import show_progress
 from carl.use.embedding_files import (
     VERSION,
     WRITERS,
@@ -285,11 +285,7 @@ def embeddings_for(trained: TrainedModel, images: str, split: str | None, progre
     source = open_images(named, split, trained.config.data.root, progress)
     key = _key(trained, source)
     kept = cache_folder() / "embeddings" / f"{key}.parquet"
-    with locked(f"embeddings-{key}", _say_waiting) if distributed.is_main() else nullcontext():
+    with locked(f"embeddings-{key}", "embeds the same images") if distributed.is_main() else nullcontext():
         if not distributed.agreed("kept" if kept.is_file() else ""):
             embed(trained, source, kept.absolute(), progress=progress)
     return EmbeddingFile(kept, source.name, str(path)) if path.is_dir() else EmbeddingFile(kept)
-
-
-def _say_waiting() -> None:
-    warn("another process is embedding the same images; waiting for it")
