@@ -14,6 +14,7 @@ import torch
 
 from carl.training.journal import Journal
 from tests.reliability.conftest import assert_refused, call, listed
+from tests.reliability.test_hostile import MEGABYTE, bounded
 from tests.reliability.world import copy_run
 from tests.weights import assert_same_weights
 
@@ -163,6 +164,28 @@ def test_a_checkpoint_of_other_hands_is_refused_before_the_first_step(run: Path,
     copy = copy_run(run, tmp_path / "run")
     change_checkpoint(copy, CHECKPOINTS[name])
     assert_refused(call(tmp_path, "pretrain", "--resume", "run", "--epochs", "3"), ["checkpoint.pt"])
+
+
+EXPANDED: dict[str, Callable[[dict[str, Any]], None]] = {
+    "of a weight": lambda state: set_(state, "optimizer", "state", 0, "momentum_buffer", value=one_as(4 * 10**8)),
+    "of no weight": lambda state: set_(state, "optimizer", "state", 9999, value={"momentum_buffer": one_as(4 * 10**8)}),
+    "of the generator": lambda state: set_(state, "random_state", value=one_as(10**9, torch.uint8)),
+    "of the method": lambda state: set_(state, "method", next(iter(state["method"])), value=one_as(4 * 10**8)),
+}
+
+
+def one_as(count: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """One number that says it is many: a copy of it takes the memory of all of them."""
+    return torch.zeros(1, dtype=dtype).expand(count)
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_a_tensor_of_a_checkpoint_is_copied_only_if_its_shape_is_right(run: Path, tmp_path: Path, name: str):
+    copy = copy_run(run, tmp_path / "run")
+    change_checkpoint(copy, EXPANDED[name])
+    call(tmp_path, "pretrain", "--resume", "nowhere")  # what is imported for the first time takes memory too
+    with bounded(600 * MEGABYTE):
+        assert_refused(call(tmp_path, "pretrain", "--resume", "run", "--epochs", "3"), ["checkpoint.pt"])
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

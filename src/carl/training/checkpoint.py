@@ -164,21 +164,32 @@ class Saver:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: set[str]) -> None:
-    """Take the state of each weight, which has `names`; all else (rates, momentum) is as the configuration says.
+    """Take the state that each weight has in `saved`: the values `names`. Rates and momentum stay as configured.
 
-    torch takes any state for an optimiser, and fails at the first step where that is of another kind or shape.
+    Everything is checked before torch copies it. torch takes any state, and a tensor that repeats one number (an
+    expanded view) takes the memory of its whole shape once it is copied.
     """
     groups = [
         {**own, "params": group["params"]}
         for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True)
     ]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in groups for number in group["params"]]
+    by_number = dict(zip(numbers, parameters, strict=True))
+    for number, state in saved["state"].items():
+        if number not in by_number:
+            raise ValueError(f"the optimiser has a state for weight {number!r}, which does not exist")
+        _check_state(state, by_number[number], names)
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
-    for parameter, state in optimizer.state.items():
-        if state and state.keys() != names:
-            raise ValueError(f"the optimiser's state of a weight is not {', '.join(sorted(names))}")
-        for name, value in state.items():
-            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
-                shape = tuple(value.shape) if isinstance(value, Tensor) else value
-                raise ValueError(f"{name} of shape {shape} for weights {tuple(parameter.shape)}")
-            if not bool(value.isfinite().all()):
-                raise ValueError(f"{name} is not finite")
+
+
+def _check_state(state: dict[str, Any], parameter: Tensor, names: set[str]) -> None:
+    """Refuse what the first step of the optimiser would fail on, or go wrong with."""
+    if state and state.keys() != names:
+        raise ValueError(f"the optimiser's state of a weight is not {', '.join(sorted(names))}")
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
+            shape = tuple(value.shape) if isinstance(value, Tensor) else value
+            raise ValueError(f"{name} of shape {shape} for weights {tuple(parameter.shape)}")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{name} is not finite")
