@@ -613,17 +613,20 @@ def _complain(message: str) -> None:
         print(f"carl: {shown}", file=sys.stderr)
 
 
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "Storage size calculation overflowed")
+
+
 def _out_of_memory(error: Exception) -> bool:
     """Whether this is any library's way of saying so: Python's, NumPy's, CUDA's, MPS's, or torch's on a CPU."""
     said = str(error)
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)
-        and any(words in said for words in ("out of memory", "can't allocate memory", "not enough memory"))
+        and any(words in said for words in NO_MEMORY)
     )
 
 
 def _one_of_many() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
 
 
 def _fails_first() -> bool:

@@ -8,7 +8,8 @@ method's own file, as a subclass of `MethodOptions`.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -22,6 +23,7 @@ Layer = Mapping[str, Any]
 ViewsFrom = Literal["auto", "packed", "photos", "stream"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Model = TypeVar("Model", bound=BaseModel)
+LARGEST_NUMBER = 2**31 - 1  # of any whole number except a seed: beyond it, sizes in memory pass 64 bits
 
 
 class Section(BaseModel):
@@ -258,8 +260,28 @@ def merge(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 def resolve(layers: Sequence[Layer], options: type[MethodOptions]) -> Config:
     """The configuration that the layers give, or a UserError that names the first value that breaks a rule."""
     merged = merge(layers)
+    _check_whole_numbers(merged)
     method = _validated(options, merged.pop("method", {}), "method.")
     return _validated(Config, {**merged, "method": method}, "")
+
+
+def _check_whole_numbers(layer: Layer) -> None:
+    """Refuse what no library below can count to. One rule here spares each option a limit of its own."""
+    for name, value in _single_values(layer):
+        if isinstance(value, int) and abs(value) > LARGEST_NUMBER and name != "train.seed":
+            raise UserError(f"{name}={value} is beyond {LARGEST_NUMBER}, the largest number allowed; use a smaller one")
+
+
+def _single_values(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """The numbers, words and so on in tables and lists, each with `section.key`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _single_values(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _single_values(inner, name)
+    else:
+        yield name, value
 
 
 def _validated(model: type[Model], values: Mapping[str, Any], prefix: str) -> Model:
@@ -303,7 +325,9 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise UserError(f"--set {assignment!r} is not section.key=value; for example --set train.epochs=20")
         try:
             read = tomllib.loads(f"value = {text}")
-            value = read["value"] if len(read) == 1 else text  # several lines are no value
+            value = read["value"] if len(read) == 1 else text  # several lines are not one value
+            if isinstance(value, date | time):  # a folder may be called 2024-05-01
+                value = text
         except (ValueError, RecursionError):
             value = text
         layer.setdefault(section, {})[key] = value
@@ -325,11 +349,15 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _parsed_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        layer = tomllib.loads(path.read_text(encoding="utf-8"))
+        dates = [name for name, value in _single_values(layer) if isinstance(value, date | time)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
     except (ValueError, RecursionError) as error:  # bad syntax, other encodings, numbers and nesting beyond reason
         raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
+    if dates:
+        raise UserError(f"{path}: {dates[0]} is a date, which no option takes; put it in quotation marks if it is text")
+    return layer
 
 
 def to_toml(config: Config) -> str:

@@ -65,13 +65,37 @@ def is_main() -> bool:
 
 def launched() -> int:
     """How many processes torchrun (or another launcher that sets its variables) started as one run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _from_environment("WORLD_SIZE", 1, least=1)
+
+
+def _from_environment(name: str, otherwise: int, least: int = 0) -> int:
+    """The whole number in an environment variable, `otherwise` where it is not set."""
+    text = os.environ.get(name, str(otherwise))
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
+        raise UserError(f"{name}={text!r} is not a number from {least} on; start with torchrun, or unset {name}")
+    return int(text)
+
+
+def _check_launch() -> None:
+    """Refuse what a launcher left half set, before torch waits for processes that will not come."""
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise UserError(
+            f"WORLD_SIZE={launched()} says that this is one of {launched()} processes, but {missing[0]} is not set; "
+            "start them with torchrun, or unset WORLD_SIZE"
+        )
+    _from_environment("MASTER_PORT", 0)
+    if _from_environment("RANK", 0) >= launched():
+        raise UserError(
+            f"RANK={os.environ['RANK']} is not below WORLD_SIZE={launched()}; start the processes with torchrun"
+        )
 
 
 def start(device: torch.device) -> torch.device:
     """Join the process group when torchrun started us; return the device of this process."""
     if launched() == 1:
         return device
+    _check_launch()
     if device.type == "mps":
         raise UserError(f"an MPS device takes one process, not {launched()}; use train.device=cpu, or no torchrun")
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -92,11 +116,11 @@ def _attempt() -> int:
     of the processes that are gone (seen with torch 2.15 on a busy machine). Machines that come or go are not counted,
     so the number of processes is in the keys too.
     """
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return _from_environment("TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def _local_gpu() -> int:
-    number, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    number, found = _from_environment("LOCAL_RANK", 0), torch.cuda.device_count()
     if number >= found:
         raise UserError(f"process {number} of this machine has no GPU, there are {found}; use --nproc-per-node {found}")
     return number
