@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import click
 from carl.errors import UserError, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
+from carl.lasting_output import LastingOutput
 from carl.terminal import show_progress
 from carl.use.export import FORMATS
 from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
@@ -431,7 +432,7 @@ def compare(
     from carl.reproduction.compare import compare as run_comparison
 
     names = tuple(methods.split(",")) if methods else ()
-    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), click.echo))
+    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), _lasting_echo()))
 
 
 @cli.command()
@@ -469,7 +470,7 @@ def reproduce(
     from carl.reproduction.reproduce import reproduce as run_reproduction
 
     request = ReproduceRequest(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs)
-    sys.exit(run_reproduction(request, click.echo))
+    sys.exit(run_reproduction(request, _lasting_echo()))
 
 
 @cli.group()
@@ -561,6 +562,16 @@ def _name_in(registry: Mapping[str, object], name: str) -> str:
     return name
 
 
+def _lasting_echo() -> Callable[[str], None]:
+    """Prints lines, and drops them once no one can read them: the work goes on."""
+    output = LastingOutput(sys.stdout)
+
+    def echo(line: str) -> None:
+        print(line, file=output, flush=True)
+
+    return echo
+
+
 def _echo_lines(lines: Iterable[str]) -> None:
     for line in lines:
         click.echo(line)
@@ -610,7 +621,7 @@ def _complain(message: str) -> None:
     if not _one_of_many() or _fails_first():
         line = " ".join(message.split())
         shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)  # no codes for the terminal
-        print(f"carl: {shown}", file=sys.stderr)
+        print(f"carl: {shown}", file=LastingOutput(sys.stderr), flush=True)
 
 
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "Storage size calculation overflowed")

@@ -10,10 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
+from carl.errors import UserError
 from carl.evaluation.prepare import Evaluation
 from carl.evaluation.results import centre_of
+from carl.records.regular_files import read_text
 
 Result = dict[str, Any]
+
+LONGEST_NAME = 236  # bytes: usual file systems allow 255, and while it is written a file's name is longer
 
 # What images these are and how they come to the encoder: results that differ in it stand in files of their own.
 _CONDITIONS = ("data_fingerprint", "train_images", "test_images", "image_size", "crop_min", "normalisation", "backbone")
@@ -65,7 +69,36 @@ def result_file(evaluation: Evaluation, header: Result) -> Path:
         conditions = json.dumps([header[name] for name in _CONDITIONS], sort_keys=True)
         parts.append(hashlib.sha256(conditions.encode()).hexdigest()[:8])
     folder = request.out or (Path("results") if target.run is None else target.run.results)
-    return folder / f"{'-'.join(parts)}.json"
+    return folder / _of_possible_length(f"{'-'.join(parts)}.json")
+
+
+def _of_possible_length(name: str) -> str:
+    """The name, or if no file can be called so, its beginning and a few digits of its hash."""
+    whole = name.encode()
+    if len(whole) <= LONGEST_NAME:
+        return name
+    digits = f"-{hashlib.sha256(whole).hexdigest()[:8]}.json"
+    return whole[: LONGEST_NAME - len(digits)].decode(errors="ignore") + digits
+
+
+def check_writable(path: Path) -> None:
+    """Refuse to measure what could not be kept; nothing is left behind."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
+    try:
+        with files.atomic_writer(path):
+            raise _NothingToWriteYet
+    except _NothingToWriteYet:
+        pass
+    except OSError as error:
+        raise UserError(
+            f"the result could not be kept, {path} cannot be written: {error.strerror}; choose another folder with "
+            "--out, or change the rights of this one"
+        ) from None
+
+
+class _NothingToWriteYet(Exception):
+    """Ends an atomic_writer before its file gets its name."""
 
 
 def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
@@ -92,7 +125,7 @@ def stored_result(path: Path, expected: Result) -> Result | None:
     if not path.is_file():
         return None
     try:
-        stored: Result = json.loads(path.read_text(encoding="utf-8"))
+        stored: Result = json.loads(read_text(path))
     except (ValueError, RecursionError):
         return None  # damaged by other hands: measure again
     if not isinstance(stored, dict) or not isinstance(stored.get("accuracy"), dict):

@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 
 from carl.errors import UserError
+from carl.records.regular_files import open_regular
 from carl.records.run_directory import RunDirectory
 
 Gallery = dict[str, np.ndarray]
@@ -63,12 +64,14 @@ def read_gallery(run: RunDirectory) -> Gallery | None:
     """The arrays of a run's gallery, checked; None if they are of another format."""
     file = run.gallery_file
     try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > LARGEST_GALLERY:
-            raise ValueError(f"{size} bytes unpacked, and at most {LARGEST_GALLERY} are read")
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            gallery = {name: arrays[name] for name in arrays.files}
+        with open_regular(file) as opened:
+            with zipfile.ZipFile(opened) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > LARGEST_GALLERY:
+                raise ValueError(f"{size} bytes unpacked, and at most {LARGEST_GALLERY} are read")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as arrays:
+                gallery = {name: arrays[name] for name in arrays.files}
         if int(gallery.get("format", np.zeros(()))) != GALLERY_FORMAT:
             return None
         check_gallery(gallery)

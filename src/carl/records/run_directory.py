@@ -18,6 +18,7 @@ from carl import files
 from carl.config import Config, read_toml, to_toml
 from carl.errors import UserError
 from carl.records.environment import Hardware, environment
+from carl.records.regular_files import read_bytes, read_text
 
 RUN_FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
 JOB_LOCK = ".job.lock"  # held by `carl compare` and `carl reproduce`, which also measure
@@ -86,6 +87,7 @@ class RunDirectory:
         if not run.exists:
             why = "it has no config.toml" if path.exists() else "it does not exist"
             raise UserError(f"{path} is not a run directory ({why}); give the directory that `carl pretrain` printed")
+        run.check_files()
         return run
 
     @classmethod
@@ -97,7 +99,10 @@ class RunDirectory:
             if folder.name == cls(folder.parent).kept_encoders.name:
                 folder = folder.parent
         run = cls(folder)
-        return run if run.exists else None
+        if not run.exists:
+            return None
+        run.check_files()
+        return run
 
     @property
     def exists(self) -> bool:
@@ -126,6 +131,13 @@ class RunDirectory:
                     "another --out"
                 )
             yield
+
+    def check_files(self) -> None:
+        """Refuse a run with anything but regular files: reading or writing a named pipe would wait for ever."""
+        own = [file for file in vars(self).values() if file not in (self.path, self.results, self.kept_encoders)]
+        for file in (*own, *self.results.glob("*.json"), *self.kept_encoders.glob("*.safetensors")):
+            if file.exists() and not file.is_file():
+                raise UserError(f"{file} is not a regular file, and a run holds nothing else; remove it")
 
     def check_format(self) -> None:
         """Refuse a directory that a later version of carl has written; those before wrote no other format."""
@@ -159,7 +171,7 @@ class RunDirectory:
         if not self.data_file.is_file():
             return None
         try:
-            record = TypeAdapter(DataRecord).validate_json(self.data_file.read_bytes())
+            record = TypeAdapter(DataRecord).validate_json(read_bytes(self.data_file))
             record.check()
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split()[:20])
@@ -198,7 +210,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_int=_whole_number)
+        value = json.loads(read_text(path), parse_int=_whole_number)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}); delete or restore it") from None
     return value if isinstance(value, dict) else {}

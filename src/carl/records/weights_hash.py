@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from carl.records.regular_files import read_bytes
+
 # Names of safetensors' number types in torch; the hash holds torch's.
 TORCH_TYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
@@ -37,7 +39,7 @@ def hash_tensors(tensors: Iterable[StoredTensor]) -> str:
 def file_hash(path: Path) -> str:
     """The hash of the weights in a safetensors file; "" if it is missing or damaged."""
     try:
-        return hash_tensors(_tensors_in(memoryview(path.read_bytes())))
+        return hash_tensors(_tensors_in(memoryview(read_bytes(path))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""
 

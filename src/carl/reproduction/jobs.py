@@ -24,6 +24,7 @@ from carl.evaluation.results import centre_of
 from carl.methods.build import read_config, with_absolute_paths
 from carl.methods.health import TOO_EARLY
 from carl.records.environment import machine
+from carl.records.regular_files import read_text
 from carl.records.run_directory import JOB_LOCK, RunDirectory
 from carl.records.weights_hash import file_hash
 from carl.reproduction.data_paths import data_source, with_data_source
@@ -112,7 +113,7 @@ def stored_outcome(root: Path, job: Job) -> Outcome | None:
 def _read(path: Path) -> Outcome | None:
     """An outcome; None if there is none or its file is damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and _is_whole(found) else None

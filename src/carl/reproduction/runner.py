@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from carl import files
-from carl.child_process import start_python
+from carl.child_process import end_with_parent, start_python
 from carl.errors import UserError
 from carl.reproduction.cost import Estimate
 from carl.reproduction.jobs import (
@@ -154,7 +154,7 @@ def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | N
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     where = [] if data_root is None else [str(data_root)]
-    arguments = ["-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
+    arguments = ["-m", "carl.reproduction.runner", str(os.getpid()), json.dumps(job.to_json()), str(root), *where]
     with log.open("ab") as output:
         before = output.tell()  # what earlier attempts said
         # In a session of its own, so that Ctrl-C reaches it once, from us.
@@ -221,9 +221,11 @@ def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 def main() -> None:
-    """The child's side: one job from the command line."""
+    """The child's side: one job from the command line. It saves and ends if the parent is killed."""
+    parent, job, root, *data_root = sys.argv[1:]
+    end_with_parent(int(parent))
     try:
-        run_job(Job.from_json(json.loads(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None)
+        run_job(Job.from_json(json.loads(job)), Path(root), Path(data_root[0]) if data_root else None)
     except UserError as error:
         print(f"carl: {error}")
         sys.exit(IN_USE if isinstance(error, InUseError) else 2)
