@@ -556,7 +556,7 @@ def completion(shell: str) -> None:
 
 
 def _name_in(registry: Mapping[str, object], name: str) -> str:
-    """Looked up when the command runs: a name that was added from outside the package is known too."""
+    """The name, if it is known when the command runs: names added from outside the package count too."""
     if name not in registry:
         raise click.BadParameter(f"{name!r} is unknown{suggestion(name, registry)}")
     return name
@@ -584,7 +584,7 @@ def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def main() -> None:
-    """Entry point: a mistake of the user's is one line and exit code 2."""
+    """Entry point. A mistake of the user is reported in one line, with exit code 2."""
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
     try:
@@ -617,10 +617,12 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    """One line on standard error. Of many processes only the first to fail speaks: the others fail because of it."""
+    """Print one line on standard error. With many processes only the first to fail does; the others follow from it."""
     if not _one_of_many() or _fails_first():
         line = " ".join(message.split())
-        shown = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)  # no codes for the terminal
+        shown = "".join(
+            sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line
+        )  # no control codes reach the terminal
         print(f"carl: {shown}", file=LastingOutput(sys.stderr), flush=True)
 
 
@@ -628,11 +630,10 @@ NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "Sto
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether this is any library's way of saying so: Python's, NumPy's, CUDA's, MPS's, or torch's on a CPU."""
+    """Whether a library ran out of memory: Python, NumPy, CUDA, MPS and torch on a CPU each have their own words."""
     said = str(error)
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and any(words in said for words in NO_MEMORY)
+        isinstance(error, RuntimeError) and any(words in said for words in NO_MEMORY)
     )
 
 
@@ -647,7 +648,7 @@ def _fails_first() -> bool:
 
 
 def _is_echo(error: Exception) -> bool:
-    """Whether the error only says that another process failed before; a process that was lost is reported here."""
+    """Whether the error only means that another process failed first. A process that was lost is reported here."""
     from carl.distributed import means_lost_peer
 
     if not _fails_first():

@@ -106,9 +106,7 @@ class MethodOptions(Section):
     """What a method declares as its options; `name` is its key in METHODS."""
 
     name: str = "carl"
-    preset: str = Field(
-        "", description="The set of values that the rest started from. Empty: the default for the data."
-    )
+    preset: str = Field("", description="Named set of values to start from. Empty: the default for the data.")
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -118,15 +116,15 @@ class MethodOptions(Section):
         return config.method
 
 
-# Of ours. SGD's is what worked best in a few thousand steps of CARL at batch 256, AdamW's what its users begin with.
+# Our own. SGD's rate worked best in a few thousand steps of CARL at batch 256; AdamW's is where users usually start.
 OWN_RATES: dict[str, dict[str, float]] = {"sgd": {"lr": 0.06}, "adamw": {"lr": 1e-3, "lr_end": 1e-6}}
 
 
 class OptimConfig(Section):
-    name: Literal["lars", "sgd", "adamw"] = "lars"
+    name: Literal["lars", "sgd", "adamw"] = Field("lars", description="Optimiser. The paper's is LARS.")
     lr: float = Field(0.6, gt=0, description="Highest learning rate (paper, appendix A).")
     lr_end: float = Field(0.0006, ge=0, description="Learning rate at the end (paper, appendix A).")
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="How the learning rate falls.")
     warmup_epochs: float = Field(0.0, ge=0, description="Epochs of linear warm-up. The paper mentions none.")
     weight_decay: float = Field(5e-4, ge=0, description="Weight decay (paper, appendix A).")
     exclude: Literal["1d", "none"] = Field(
@@ -155,21 +153,23 @@ class TrainConfig(Section):
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
     )
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="The same seed gives the same weights on the same machine.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Number type of training. The half-size ones save time and memory on GPUs."
+    )
     sync_batch_norm: bool | None = Field(
         None, description="Batch norm over the batch of all processes. Unset: on GPUs, not on CPUs."
     )
-    compile: bool = False
-    channels_last: bool = False
+    compile: bool = Field(False, description="Compile the encoder with torch.compile.")
+    channels_last: bool = Field(False, description="Keep images and weights in channels-last order.")
     drop_last: bool = Field(True, description="Leave out the last batch of an epoch if it is not full.")
     keep_epochs: tuple[int, ...] = Field((), description="Epochs after which the encoder is kept, in encoders/.")
     checkpoint_steps: int = Field(0, ge=0, description="Also save every this many steps; 0 saves once per epoch.")
 
 
 class ProbeConfig(Section):
-    """The look at the model while it trains."""
+    """How the model is examined while it trains."""
 
     every: int | None = Field(
         None, ge=0, description="Epochs between two probes; 0 never probes. Unset: about twenty probes per run."
@@ -182,9 +182,9 @@ class ProbeConfig(Section):
 
 class LogConfig(Section):
     every: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.")
-    tensorboard: bool = False
-    wandb: bool = False
-    wandb_project: str = "carl"
+    tensorboard: bool = Field(False, description="Also log to TensorBoard, in the run directory.")
+    wandb: bool = Field(False, description="Also log to Weights & Biases.")
+    wandb_project: str = Field("carl", description="Project of Weights & Biases to log to.")
     report: bool = Field(True, description="Write gallery.npz and report.html at the end of a run.")
 
 
@@ -219,11 +219,11 @@ class Config(Section):
 
 
 SECTIONS: tuple[str, ...] = tuple(Config.model_fields)
-OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # of keys that are called otherwise now
+OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # section: {old key: its present name}
 
 
 def with_present_names(layer: Layer) -> dict[str, Any]:
-    """The layer with its keys under the names that they have now, so that what older versions wrote is read."""
+    """The layer with renamed keys under their present names, so that files from older versions can be read."""
 
     def renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
         names = OLD_NAMES.get(section, {})
@@ -236,7 +236,7 @@ def with_present_names(layer: Layer) -> dict[str, Any]:
 
 
 def warn_of_old_names(layer: Layer) -> None:
-    """Tell a user who wrote `layer` which keys have another name now."""
+    """Tell the user who wrote `layer` which of its keys have been renamed."""
     for section, names in OLD_NAMES.items():
         values = layer.get(section)
         for old, present in names.items():
@@ -361,7 +361,7 @@ def _parsed_toml(path: Path) -> dict[str, Any]:
 
 
 def to_toml(config: Config) -> str:
-    """All values, unset ones left out; read back with `read_toml` it gives the same configuration."""
+    """All values that are set. `read_toml` reads them back as the same configuration."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 

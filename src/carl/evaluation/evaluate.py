@@ -1,4 +1,4 @@
-"""Evaluation by a named protocol, from what the user asked to a result file."""
+"""Evaluation by a named protocol, from the user's request to a result file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _show(result: Result) -> None:
 
 
 def evaluate(request: EvaluationRequest) -> Result:
-    """The result for a run directory, a file of weights or `random`; from the disk if it is there and still holds."""
+    """The result for a run directory, a file of weights or `random`; the one on the disk if it is still valid."""
     check_request(request)
     evaluation = prepare(request)
     target, device = evaluation.target, evaluation.data.device
@@ -66,7 +66,7 @@ def evaluate(request: EvaluationRequest) -> Result:
     if distributed.is_main():
         check_writable(path)
     start = time.monotonic()
-    # Features, votes, k-means and all training are shared out where they are made; the rest is quick.
+    # Features, votes, k-means and training share their work among the processes themselves; the rest is quick.
     with distributed.computing_alone():
         result |= measure(evaluation, encoder)
     result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
@@ -80,7 +80,7 @@ def evaluate(request: EvaluationRequest) -> Result:
 
 
 def measure(evaluation: Evaluation, encoder: nn.Module) -> Result:
-    """The figures of every seed, their mean and deviation, and those of random weights where that is quick."""
+    """The figures of every seed, their mean and deviation, and those of random weights if that is quick."""
     target, data = evaluation.target, evaluation.data
     outcomes: list[Outcome] = []
     for seed in evaluation.seeds:

@@ -1,4 +1,4 @@
-"""Result files: what a result is of, where it is kept, and whether the one on the disk is the one asked for."""
+"""Result files: what was measured, where it is kept, and whether the result on the disk is the one asked for."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Result = dict[str, Any]
 
 LONGEST_NAME = 236  # bytes: usual file systems allow 255, and while it is written a file's name is longer
 
-# What images these are and how they come to the encoder: results that differ in it stand in files of their own.
+# Which images these are and how the encoder sees them. Results that differ in this are kept in separate files.
 _CONDITIONS = ("data_fingerprint", "train_images", "test_images", "image_size", "crop_min", "normalisation", "backbone")
 
 
 def header(evaluation: Evaluation, encoder_hash: str) -> Result:
-    """What a result is of: two results with the same header are the same measurement."""
+    """What was measured. Two results with the same header are the same measurement."""
     target, request, data = evaluation.target, evaluation.request, evaluation.data
     protocol = evaluation.protocol
     return {
@@ -54,9 +54,9 @@ def header(evaluation: Evaluation, encoder_hash: str) -> Result:
 
 
 def result_file(evaluation: Evaluation, header: Result) -> Path:
-    """RUN/results/PROTOCOL-DATA.json; what else was asked for is in the name, so that nothing overwrites another.
+    """RUN/results/PROTOCOL-DATA.json. Unusual values are in the name, so that results do not overwrite each other.
 
-    Conditions other than the run's own are in it as a few digits of their hash.
+    Conditions other than the run's own appear as a few digits of their hash.
     """
     target, request = evaluation.target, evaluation.request
     parts = [request.protocol, files.portable_name(Path(evaluation.source).stem), *_asked_for(evaluation, header)]
@@ -102,7 +102,7 @@ class _NothingToWriteYet(Exception):
 
 
 def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
-    """What is not the protocol's usual, in words for a file name."""
+    """Values that are not the protocol's usual ones, in words for a file name."""
     request, protocol = evaluation.request, evaluation.protocol
     words = []
     if evaluation.target.first_seed:
@@ -121,13 +121,13 @@ def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
 
 
 def stored_result(path: Path, expected: Result) -> Result | None:
-    """The result on the disk if it is of the same encoder, data and values."""
+    """The result on the disk if encoder, data and values are the same."""
     if not path.is_file():
         return None
     try:
         stored: Result = json.loads(read_text(path))
     except (ValueError, RecursionError):
-        return None  # damaged by other hands: measure again
+        return None  # damaged: measure again
     if not isinstance(stored, dict) or not isinstance(stored.get("accuracy"), dict):
         return None
     stored["centre"] = centre_of(stored)

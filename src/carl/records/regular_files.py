@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 def open_regular(path: Path) -> BinaryIO:
     """The file, open for reading; an OSError if it is anything else, such as a named pipe or a device."""
-    file = open(path, "rb", opener=_without_waiting)
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  the caller closes it
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))

@@ -26,7 +26,7 @@ JOB_LOCK = ".job.lock"  # held by `carl compare` and `carl reproduce`, which als
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What using the encoder needs to know of the training data, which may be gone by then."""
+    """What using the encoder needs to know about the training data, which may be gone by then."""
 
     name: str  # a known name ("cifar10") where the source is recognised, else what the user gave
     images: int
@@ -40,7 +40,7 @@ class DataRecord:
     fingerprint: str
 
     def check(self) -> None:
-        """Raise a ValueError for what no data set can have."""
+        """Raise a ValueError for values that no data set can have."""
         sides = (self.images, self.channels, self.height, self.width, self.image_size)
         if min(sides) < 1 or not len(self.mean) == len(self.std) == self.channels:
             raise ValueError("sizes, or numbers of channels, that do not go together")
@@ -115,7 +115,7 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Refuse a place that holds anything, except what a process left that was killed while it made the run."""
+        """Refuse a path that is in use, except for leftovers of a process that was killed while it made the run."""
         if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
             raise UserError(
                 f"run directory {path} exists; choose another --out, or go on with `carl pretrain --resume {path}`"
@@ -123,7 +123,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For this process alone; the lock of a process that ended, however it ended, is in no one's way."""
+        """Inside, no other process uses the run. A process that ends, even if it is killed, gives up its lock."""
         with files.only_holder(self.lock_file) as held:
             if not held:
                 raise UserError(
@@ -140,7 +140,7 @@ class RunDirectory:
                 raise UserError(f"{file} is not a regular file, and a run holds nothing else; remove it")
 
     def check_format(self) -> None:
-        """Refuse a directory that a later version of carl has written; those before wrote no other format."""
+        """Refuse a directory from a later version of carl. All earlier versions wrote this format."""
         found = self.read_environment().get("format", RUN_FORMAT)
         if found != RUN_FORMAT:
             raise UserError(
@@ -160,14 +160,14 @@ class RunDirectory:
         files.write_text(self.config_file, to_toml(config))
 
     def read_environment(self) -> dict[str, Any]:
-        """What environment.json holds; {} where there is none."""
+        """The content of environment.json; {} if there is none."""
         return read_json_object(self.environment_file)
 
     def write_data(self, record: DataRecord) -> None:
         files.write_json(self.data_file, asdict(record))
 
     def read_data(self) -> DataRecord | None:
-        """None for a run that was made before data.json was."""
+        """The content of data.json; None for old runs, which have none."""
         if not self.data_file.is_file():
             return None
         try:
@@ -185,14 +185,14 @@ class RunDirectory:
         return self.kept_encoders / f"epoch-{epoch:04d}.safetensors"
 
     def head_of(self, encoder: Path) -> Path:
-        """Where the projection head and the prototypes are that were saved with an encoder of this run."""
+        """The file with the projection head and the prototypes that belong to an encoder of this run."""
         if encoder.name == self.encoder_file.name:
             return self.head_file
         return encoder.with_name(f"{encoder.stem}-head.safetensors")
 
 
 def kept_epoch(encoder: str) -> int | None:
-    """The epoch that an encoder was kept of, by the name of its file; None for any other."""
+    """The epoch in the name of a kept encoder's file; None for other files."""
     found = re.search(r"epoch-(\d+)\.safetensors$", encoder)
     return int(found[1]) if found else None
 
@@ -206,7 +206,7 @@ def free_name(folder: Path, name: str) -> Path:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is no file, or something else in it."""
+    """The object in a JSON file; {} if there is no file or it holds something else."""
     if not path.is_file():
         return {}
     try:
@@ -223,7 +223,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a file is one of those that are there before config.toml makes a directory a run."""
+    """Whether a file is one of those that are written before config.toml, which makes a directory a run."""
     if path.name == "environment.json":
         return "format" in read_json_object(path)
     # job.json: what `carl compare` and `carl reproduce` write about a run that could not start.

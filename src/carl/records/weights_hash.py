@@ -1,4 +1,4 @@
-"""The hash by which a result names its weights: the same for a file and for the module that is loaded from it."""
+"""The hash that identifies weights in a result: the same for a file and for the module loaded from it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job: one pretraining run and what is measured of it. Its outcome is one JSON file."""
+"""A job: one pretraining run and its measurements. Its outcome is one JSON file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Job:
 
 
 def identity(layer: Layer) -> Layer:
-    """The values that have a say in the weights: two layers with the same, and the same presets, are the same run."""
+    """The values that affect the weights. Two layers with the same ones, and the same presets, are the same run."""
     plain = with_present_names(json.loads(json.dumps(layer)))
     found = {
         section: {
@@ -261,7 +261,7 @@ def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
 
 
 def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
-    """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
+    """Refuse to extend a run of another length, and tell a run that began elsewhere where its data are now.
 
     When the run resumes, the fingerprint in the checkpoint tells whether they are the same images.
     """

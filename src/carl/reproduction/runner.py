@@ -49,7 +49,7 @@ class Shard:
         number, slash, of = text.partition("/")
         whole = number.isascii() and of.isascii() and number.isdigit() and of.isdigit()
         if not (slash and whole and 1 <= int(number) <= int(of)):
-            raise UserError(f"--shard {text!r} is not a part such as 2/4; the first number is 1 to the second")
+            raise UserError(f"--shard {text!r} is not a shard such as 2/4; use I/N with I from 1 to N")
         return cls(int(number), int(of))
 
     def take(self, jobs: Sequence[Job]) -> list[Job]:
@@ -93,7 +93,7 @@ def run_jobs(
         try:
             reason = _run_in_own_process(job, root, data_root) if own_process else _run_here(job, root, data_root)
         except InUseError:
-            say("  another process is at this run, and it is left to that one")
+            say("  another process is at this run, so it is skipped here")
             continue
         if reason is not None:
             failed[job.name] = reason
@@ -194,7 +194,7 @@ def _last_line(log: Path, begin: int = 0) -> str:
 
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Passes signals that would end this process on to the child, which saves; gives the signals that came.
+    """Passes signals that would end this process on to the child, which saves. Gives a list of the signals that came.
 
     A second one reaches the child too, and ends it at once.
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: noticed when they come, acted upon between two steps, by all processes after the same one."""
+"""Ctrl-C, SIGTERM and SIGHUP: noticed when they come, obeyed between two steps, by all processes after the same one."""
 
 from __future__ import annotations
 
