@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,58 @@ def test_comparing_methods_executes_nothing_of_the_working_directory(
     assert done.returncode == 0, done.stderr
     assert "another process is at this run" in done.stdout
     assert not hostile.exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell who lost its parent")
+@pytest.mark.parametrize("told", [True, False])
+def test_a_child_ends_when_its_parent_is_killed(tmp_path: Path, told: bool):
+    """Whether the system tells it or it has to look."""
+    child = f"""
+import os, signal, sys, time
+from pathlib import Path
+from carl import child_process
+def end(*_):
+    Path("saved").touch()
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
+if not {told}:
+    child_process._linux_tells = lambda: False
+child_process.end_with_parent(int(sys.argv[1]), interval=0.05)
+Path("ready").touch()
+time.sleep(60)
+"""
+    start = f"start_python(['-c', {child!r}, str(os.getpid())])"
+    code = f"import os, time; from carl.child_process import start_python; {start}; time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path)
+    try:
+        wait_for(tmp_path / "ready")
+    finally:
+        parent.kill()
+        parent.wait()
+    wait_for(tmp_path / "saved")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not tell who lost its parent")
+def test_a_comparison_that_is_killed_takes_its_trainer_along_which_saves(small_data: Path, tmp_path: Path):
+    values = ["--set", "train.batch_size=32", "--set", "model.backbone=test_resnet", "--set", "log.every=1"]
+    command = ["compare", str(small_data), "--methods", "carl", "--epochs", "2000", "--out", "side", *values]
+    parent = subprocess.Popen([sys.executable, "-m", "carl", *command], cwd=tmp_path, stdout=subprocess.DEVNULL)
+    run = tmp_path / "side" / "carl-seed-0"
+    try:
+        wait_for(run / "checkpoint.pt")
+    finally:
+        parent.kill()
+        parent.wait()
+    with files.only_holder(run / ".lock", patience=60) as ended:
+        assert ended, "the trainer goes on"
+    assert "all is saved" in (tmp_path / "side" / "logs" / "carl-seed-0.txt").read_text()
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + 240
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} did not appear"
+        time.sleep(0.05)
 
 
 def test_no_other_part_of_the_package_starts_a_python():

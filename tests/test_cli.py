@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from carl.cli import cli
+from carl.config import parse_assignments
 from tests.conftest import SMALL, Run
 from tests.data.test_stream import write_tar
 
@@ -81,6 +82,14 @@ def test_every_option_tells_its_default_or_what_it_is_for():
         (["pretrain", "DATA", "--batch-size", "8", "--set", "views.blur_sigma=[2,1]"], ["blur_sigma", "smaller first"]),
         (["pretrain", "DATA", "--batch-size", "8", "--backbone", "densenet121", "--image-size", "16"], ["16 px"]),
         (["pretrain", "DATA", "--seed", "99999999999999999999999"], ["train.seed", "less than or equal"]),
+        (["pretrain", "DATA", "--prototypes", str(2**63 - 1)], ["method.prototypes=9223372036854775807", "beyond"]),
+        (["pretrain", "DATA", "--prototypes", str(10**30)], ["method.prototypes=1000", "use a smaller one"]),
+        (["pretrain", "DATA", "--set", f"model.hidden_dim={2**62}"], ["model.hidden_dim=", "beyond 2147483647"]),
+        (["pretrain", "DATA", "--method", "moco", "--set", f"method.queue={2**64}"], ["method.queue=", "beyond"]),
+        (["pretrain", "DATA", "--method", "pcl", "--set", f"method.clusters=[{2**64}]"], ["method.clusters="]),
+        (["pretrain", "DATA", "--set", f"train.keep_epochs=[{2**64}]"], ["train.keep_epochs=", "beyond"]),
+        (["pretrain", "DATA", "--epochs", str(10**30)], ["train.epochs=", "beyond"]),
+        (["pretrain", "DATA", "--seed", str(2**63)], ["train.seed", "less than or equal"]),
         (["pretrain", "--set", "data.source=3"], ["data.source=3", "string"]),
         (["pretrain", "x" * 5000], ["File name too long"]),
         (["pretrain", "--resume", "nowhere"], ["nowhere", "does not exist"]),
@@ -101,6 +110,47 @@ def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(
     for word in words:
         assert word in done.stderr
     assert [p.name for p in tmp_path.rglob("*")] == ["empty"]
+
+
+@pytest.mark.parametrize("value", ["2024-05-01", "07:32:00", "2024-05-01T07:32:00Z", "[[2024-05-01]]"])
+@pytest.mark.parametrize("place", ["[probe]\nevery", "[method]\nname", "[views]\nhue", "[data]\nx.y", "a"])
+def test_a_date_in_a_file_of_settings_is_one_line(carl: Run, tmp_path: Path, small_data: Path, place: str, value: str):
+    (tmp_path / "config.toml").write_text(f"{place} = {value}\n")
+    for arguments in (["pretrain", small_data, "--config", "config.toml"], ["report", "."], ["eval", "."]):
+        done = carl(*arguments)
+        assert done.returncode == 2, done.stdout
+        assert done.stderr.startswith("carl: ")
+        assert done.stderr.count("\n") == 1, done.stderr
+        assert "is a date" in done.stderr
+
+
+def test_a_date_on_the_command_line_is_text():
+    assert parse_assignments(["data.source=2024-05-01"]) == {"data": {"source": "2024-05-01"}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"WORLD_SIZE": "2"}, ["WORLD_SIZE=2", "RANK is not set", "torchrun"]),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, ["WORLD_SIZE=2", "MASTER_ADDR is not set"]),
+        ({"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "localhost"}, ["MASTER_PORT is not set"]),
+        ({"WORLD_SIZE": "2", "RANK": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, ["RANK=2", "below"]),
+        ({"WORLD_SIZE": "2", "RANK": "x", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, ["RANK='x'"]),
+        ({"WORLD_SIZE": "two"}, ["WORLD_SIZE='two'", "not a number"]),
+        ({"WORLD_SIZE": "0"}, ["WORLD_SIZE='0'"]),
+    ],
+)
+def test_what_a_launcher_left_half_set_is_one_line(
+    carl: Run, small_data: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], words: list[str]
+):
+    monkeypatch.setattr("carl.distributed.fails_first", lambda: True)  # there is no store to ask
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    done = carl("pretrain", small_data, *SMALL)
+    assert done.returncode == 2, done.stdout
+    assert done.stderr.count("\n") == 1, done.stderr
+    for word in words:
+        assert word in done.stderr
 
 
 def test_bare_commands_show_their_help(carl: Run):

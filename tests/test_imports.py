@@ -11,7 +11,7 @@ import carl
 
 ROOT = Path(carl.__file__).parent
 LAYERS = [  # each may import from the ones before it and from itself
-    {"errors", "files", "user_paths", "child_process", "terminal", "config"},
+    {"errors", "files", "user_paths", "child_process", "terminal", "lasting_output", "config"},
     {"records"},
     {"memory", "precision", "device", "distributed", "clustering"},
     {"optim", "models", "views"},

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import IO
 
@@ -30,3 +34,31 @@ def start_python(
         start_new_session=own_session,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )
+
+
+def end_with_parent(parent: int, interval: float = 1.0) -> None:
+    """To be called in a child: from now on it gets SIGTERM, and so can save, once the process `parent` has ended.
+
+    A parent that is killed cannot tell its children. Linux tells them; on other systems the child looks every
+    `interval` seconds whose child it is.
+    """
+    if _linux_tells() and os.getppid() == parent:
+        return
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(interval)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _linux_tells() -> bool:
+    """Ask the system for SIGTERM when the parent ends; False where it has no such service."""
+    if not sys.platform.startswith("linux"):
+        return False
+    set_signal_of_parents_death = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
+    try:
+        return bool(ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGTERM, 0, 0, 0) == 0)
+    except (OSError, AttributeError):
+        return False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from carl.errors import UserError, printable, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
 from carl.files import check_replaceable
+from carl.lasting_output import LastingOutput
 from carl.terminal import reserve_standard_streams, show_progress
 from carl.use.export import FORMATS
 from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
@@ -442,7 +443,7 @@ def compare(
     from carl.reproduction.compare import compare as run_comparison
 
     names = tuple(methods.split(",")) if methods else ()
-    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), click.echo))
+    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), _lasting_echo()))
 
 
 @cli.command()
@@ -480,7 +481,7 @@ def reproduce(
     from carl.reproduction.reproduce import reproduce as run_reproduction
 
     request = ReproduceRequest(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs)
-    sys.exit(run_reproduction(request, click.echo))
+    sys.exit(run_reproduction(request, _lasting_echo()))
 
 
 @cli.group()
@@ -567,10 +568,20 @@ def completion(shell: str) -> None:
 
 
 def _name_in(registry: Mapping[str, object], name: str) -> str:
-    """Looked up when the command runs: a name that was added from outside the package is known too."""
+    """The name, if it is known when the command runs: names added from outside the package count too."""
     if name not in registry:
         raise click.BadParameter(f"{name!r} is unknown{suggestion(name, registry)}")
     return name
+
+
+def _lasting_echo() -> Callable[[str], None]:
+    """Prints lines, and drops them once no one can read them: the work goes on."""
+    output = LastingOutput(sys.stdout)
+
+    def echo(line: str) -> None:
+        print(line, file=output, flush=True)
+
+    return echo
 
 
 def _echo_lines(lines: Iterable[str]) -> None:
@@ -584,7 +595,7 @@ def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def main() -> None:
-    """Entry point: a mistake of the user's is one line and exit code 2."""
+    """Entry point. A mistake of the user is reported in one line, with exit code 2."""
     reserve_standard_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
@@ -618,22 +629,25 @@ def main() -> None:
 
 
 def _complain(message: str) -> None:
-    """One line on standard error. Of many processes only the first to fail speaks: the others fail because of it."""
+    """Print one line on standard error. With many processes only the first to fail does; the others follow from it."""
     if not _one_of_many() or _fails_first():
-        print(f"carl: {printable(' '.join(message.split()))}", file=sys.stderr)
+        line = printable(" ".join(message.split()))  # no control codes reach the terminal
+        print(f"carl: {line}", file=LastingOutput(sys.stderr), flush=True)
+
+
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "Storage size calculation overflowed")
 
 
 def _out_of_memory(error: Exception) -> bool:
-    """Whether this is any library's way of saying so: Python's, NumPy's, CUDA's, MPS's, or torch's on a CPU."""
+    """Whether a library ran out of memory: Python, NumPy, CUDA, MPS and torch on a CPU each have their own words."""
     said = str(error)
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and any(words in said for words in ("out of memory", "can't allocate memory", "not enough memory"))
+        isinstance(error, RuntimeError) and any(words in said for words in NO_MEMORY)
     )
 
 
 def _one_of_many() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
 
 
 def _fails_first() -> bool:
@@ -643,7 +657,7 @@ def _fails_first() -> bool:
 
 
 def _is_echo(error: Exception) -> bool:
-    """Whether the error only says that another process failed before; a process that was lost is reported here."""
+    """Whether the error only means that another process failed first. A process that was lost is reported here."""
     from carl.distributed import means_lost_peer
 
     if not _fails_first():

@@ -8,7 +8,8 @@ method's own file, as a subclass of `MethodOptions`; those of a view operation i
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -22,6 +23,7 @@ Layer = Mapping[str, Any]
 ViewsFrom = Literal["auto", "packed", "photos", "stream"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Model = TypeVar("Model", bound=BaseModel)
+LARGEST_NUMBER = 2**31 - 1  # of any whole number except a seed: beyond it, sizes in memory pass 64 bits
 
 
 class Section(BaseModel):
@@ -106,9 +108,7 @@ class MethodOptions(Section):
     """What a method declares as its options; `name` is its key in METHODS."""
 
     name: str = "carl"
-    preset: str = Field(
-        "", description="The set of values that the rest started from. Empty: the default for the data."
-    )
+    preset: str = Field("", description="Named set of values to start from. Empty: the default for the data.")
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -118,15 +118,15 @@ class MethodOptions(Section):
         return config.method
 
 
-# Of ours. SGD's is what worked best in a few thousand steps of CARL at batch 256, AdamW's what its users begin with.
+# Our own. SGD's rate worked best in a few thousand steps of CARL at batch 256; AdamW's is where users usually start.
 OWN_RATES: dict[str, dict[str, float]] = {"sgd": {"lr": 0.06}, "adamw": {"lr": 1e-3, "lr_end": 1e-6}}
 
 
 class OptimConfig(Section):
-    name: Literal["lars", "sgd", "adamw"] = "lars"
+    name: Literal["lars", "sgd", "adamw"] = Field("lars", description="Optimiser. The paper's is LARS.")
     lr: float = Field(0.6, gt=0, description="Highest learning rate (paper, appendix A).")
     lr_end: float = Field(0.0006, ge=0, description="Learning rate at the end (paper, appendix A).")
-    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "constant"] = Field("cosine", description="How the learning rate falls.")
     warmup_epochs: float = Field(0.0, ge=0, description="Epochs of linear warm-up. The paper mentions none.")
     weight_decay: float = Field(5e-4, ge=0, description="Weight decay (paper, appendix A).")
     exclude: Literal["1d", "none"] = Field(
@@ -155,21 +155,23 @@ class TrainConfig(Section):
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
     )
-    seed: int = Field(0, ge=0, le=2**63 - 1)
+    seed: int = Field(0, ge=0, le=2**63 - 1, description="The same seed gives the same weights on the same machine.")
     device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = Field(
+        "fp32", description="Number type of training. The half-size ones save time and memory on GPUs."
+    )
     sync_batch_norm: bool | None = Field(
         None, description="Batch norm over the batch of all processes. Unset: on GPUs, not on CPUs."
     )
-    compile: bool = False
-    channels_last: bool = False
+    compile: bool = Field(False, description="Compile the encoder with torch.compile.")
+    channels_last: bool = Field(False, description="Keep images and weights in channels-last order.")
     drop_last: bool = Field(True, description="Leave out the last batch of an epoch if it is not full.")
     keep_epochs: tuple[int, ...] = Field((), description="Epochs after which the encoder is kept, in encoders/.")
     checkpoint_steps: int = Field(0, ge=0, description="Also save every this many steps; 0 saves once per epoch.")
 
 
 class ProbeConfig(Section):
-    """The look at the model while it trains."""
+    """How the model is examined while it trains."""
 
     every: int | None = Field(
         None, ge=0, description="Epochs between two probes; 0 never probes. Unset: about twenty probes per run."
@@ -182,9 +184,9 @@ class ProbeConfig(Section):
 
 class LogConfig(Section):
     every: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.")
-    tensorboard: bool = False
-    wandb: bool = False
-    wandb_project: str = "carl"
+    tensorboard: bool = Field(False, description="Also log to TensorBoard, in the run directory.")
+    wandb: bool = Field(False, description="Also log to Weights & Biases.")
+    wandb_project: str = Field("carl", description="Project of Weights & Biases to log to.")
     report: bool = Field(True, description="Write gallery.npz and report.html at the end of a run.")
 
 
@@ -219,11 +221,11 @@ class Config(Section):
 
 
 SECTIONS: tuple[str, ...] = tuple(Config.model_fields)
-OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # of keys that are called otherwise now
+OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # section: {old key: its present name}
 
 
 def with_present_names(layer: Layer) -> dict[str, Any]:
-    """The layer with its keys under the names that they have now, so that what older versions wrote is read."""
+    """The layer with renamed keys under their present names, so that files from older versions can be read."""
 
     def renamed(section: str, values: Mapping[str, Any]) -> dict[str, Any]:
         names = OLD_NAMES.get(section, {})
@@ -236,7 +238,7 @@ def with_present_names(layer: Layer) -> dict[str, Any]:
 
 
 def warn_of_old_names(layer: Layer) -> None:
-    """Tell a user who wrote `layer` which keys have another name now."""
+    """Tell the user who wrote `layer` which of its keys have been renamed."""
     for section, names in OLD_NAMES.items():
         values = layer.get(section)
         for old, present in names.items():
@@ -260,8 +262,28 @@ def merge(layers: Sequence[Layer]) -> dict[str, dict[str, Any]]:
 def resolve(layers: Sequence[Layer], options: type[MethodOptions]) -> Config:
     """The configuration that the layers give, or a UserError that names the first value that breaks a rule."""
     merged = merge(layers)
+    _check_whole_numbers(merged)
     method = validated(options, merged.pop("method", {}), "method.")
     return validated(Config, {**merged, "method": method}, "")
+
+
+def _check_whole_numbers(layer: Layer) -> None:
+    """Refuse what no library below can count to. One rule here spares each option a limit of its own."""
+    for name, value in _single_values(layer):
+        if isinstance(value, int) and abs(value) > LARGEST_NUMBER and name != "train.seed":
+            raise UserError(f"{name}={value} is beyond {LARGEST_NUMBER}, the largest number allowed; use a smaller one")
+
+
+def _single_values(value: object, name: str = "") -> Iterator[tuple[str, object]]:
+    """The numbers, words and so on in tables and lists, each with `section.key`."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _single_values(inner, f"{name}.{key}" if name else str(key))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _single_values(inner, name)
+    else:
+        yield name, value
 
 
 def validated(model: type[Model], values: Mapping[str, Any], prefix: str) -> Model:
@@ -305,7 +327,9 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
             raise UserError(f"--set {assignment!r} is not section.key=value; for example --set train.epochs=20")
         try:
             read = tomllib.loads(f"value = {text}")
-            value = read["value"] if len(read) == 1 else text  # several lines are no value
+            value = read["value"] if len(read) == 1 else text  # several lines are not one value
+            if isinstance(value, date | time):  # a folder may be called 2024-05-01
+                value = text
         except (ValueError, RecursionError):
             value = text
         layer.setdefault(section, {})[key] = value
@@ -327,15 +351,19 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _parsed_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        layer = tomllib.loads(path.read_text(encoding="utf-8"))
+        dates = [name for name, value in _single_values(layer) if isinstance(value, date | time)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None
     except (ValueError, RecursionError) as error:  # bad syntax, other encodings, numbers and nesting beyond reason
         raise UserError(f"{path} is not valid TOML: {error}; correct it") from None
+    if dates:
+        raise UserError(f"{path}: {dates[0]} is a date, which no option takes; put it in quotation marks if it is text")
+    return layer
 
 
 def to_toml(config: Config) -> str:
-    """All values, unset ones left out; read back with `read_toml` it gives the same configuration."""
+    """All values that are set. `read_toml` reads them back as the same configuration."""
     return tomli_w.dumps(config.model_dump(mode="json", exclude_none=True))
 
 

@@ -22,7 +22,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from carl.errors import UserError
 
-TIMEOUT = timedelta(minutes=30)  # torch's: to pack a large data set may take the first process so long
+TIMEOUT = timedelta(minutes=30)  # torch's own: packing a large data set may take the first process this long
 _alone = False  # whether this process computes as if there were no others
 
 
@@ -39,7 +39,7 @@ def computing_alone() -> Iterator[None]:
 
 @contextmanager
 def computing_together() -> Iterator[None]:
-    """Inside, the processes share the work, even where this stands within `computing_alone`."""
+    """Inside, the processes share the work, even within `computing_alone`."""
     with _computing(alone=False):
         yield
 
@@ -65,13 +65,37 @@ def is_main() -> bool:
 
 def launched() -> int:
     """How many processes torchrun (or another launcher that sets its variables) started as one run."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _from_environment("WORLD_SIZE", 1, least=1)
+
+
+def _from_environment(name: str, otherwise: int, least: int = 0) -> int:
+    """The whole number in an environment variable, `otherwise` where it is not set."""
+    text = os.environ.get(name, str(otherwise))
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
+        raise UserError(f"{name}={text!r} is not a number from {least} on; start with torchrun, or unset {name}")
+    return int(text)
+
+
+def _check_launch() -> None:
+    """Refuse what a launcher left half set, before torch waits for processes that will not come."""
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
+    if missing:
+        raise UserError(
+            f"WORLD_SIZE={launched()} says that this is one of {launched()} processes, but {missing[0]} is not set; "
+            "start them with torchrun, or unset WORLD_SIZE"
+        )
+    _from_environment("MASTER_PORT", 0)
+    if _from_environment("RANK", 0) >= launched():
+        raise UserError(
+            f"RANK={os.environ['RANK']} is not below WORLD_SIZE={launched()}; start the processes with torchrun"
+        )
 
 
 def start(device: torch.device) -> torch.device:
     """Join the process group when torchrun started us; return the device of this process."""
     if launched() == 1:
         return device
+    _check_launch()
     if device.type == "mps":
         raise UserError(f"an MPS device takes one process, not {launched()}; use train.device=cpu, or no torchrun")
     backend = "nccl" if device.type == "cuda" else "gloo"
@@ -88,15 +112,15 @@ def start(device: torch.device) -> torch.device:
 def _attempt() -> int:
     """How often torchrun has started the processes again.
 
-    The store by which they meet outlives them: without this in the keys, one that is quick would find the addresses
-    of the processes that are gone (seen with torch 2.15 on a busy machine). Machines that come or go are not counted,
-    so the number of processes is in the keys too.
+    The store through which they meet outlives them. Without this number in its keys, a quick process would find the
+    addresses of processes that are gone (seen with torch 2.15 on a busy machine). Machines that come or go do not count
+    as a restart, so the number of processes is in the keys too.
     """
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return _from_environment("TORCHELASTIC_RESTART_COUNT", 0)
 
 
 def _local_gpu() -> int:
-    number, found = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    number, found = _from_environment("LOCAL_RANK", 0), torch.cuda.device_count()
     if number >= found:
         raise UserError(f"process {number} of this machine has no GPU, there are {found}; use --nproc-per-node {found}")
     return number
@@ -114,9 +138,9 @@ def restarted() -> bool:
 
 
 def fails_first() -> bool:
-    """Whether no other process of this run has failed yet: one that fails after another has nothing to add.
+    """Whether no other process of this run has failed yet. One that fails after another has nothing to add.
 
-    The store by which the processes met keeps the count, so it works before they have met and after some are gone.
+    The store through which they meet keeps the count, so this works before they have met and after some are gone.
     """
     if launched() == 1 or "MASTER_ADDR" not in os.environ:
         return True
@@ -124,12 +148,12 @@ def fails_first() -> bool:
         address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*address, is_master=False, timeout=timedelta(seconds=5))
         return int(store.add(f"carl/failed in attempt {_attempt()}", 1)) == 1
-    except (RuntimeError, ValueError, KeyError):  # no one keeps a store (any more): better said twice than never
+    except (RuntimeError, ValueError, KeyError):  # there is no store, or it is gone: better said twice than never
         return True
 
 
 def means_lost_peer(error: BaseException) -> bool:
-    """Whether an error says no more than that another process could not be reached."""
+    """Whether an error only means that another process could not be reached."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))
 
 
@@ -146,7 +170,7 @@ class SharedSignal:
         self._exchange: Any = None
 
     def agreed(self, number: int) -> int:
-        """The highest number of any process at the last call; to be called by all, after each step."""
+        """The highest number of any process at the last call. All processes must call this after each step."""
         if self._group is None:
             return number
         found = self.last()
@@ -191,7 +215,7 @@ def copy_from_main(module: nn.Module) -> None:
 
 
 def from_main(value: Tensor) -> Tensor:
-    """The main process's `value` (of the same shape and type in all) in every process: for what is drawn at random."""
+    """The main process's `value` (of the same shape and type in all) in every process. For random draws."""
     if world_size() > 1:
         value = value.contiguous()
         dist.broadcast(value, 0)
@@ -289,7 +313,7 @@ def agreed(text: str) -> str:
 
 
 def check_agreement(what: str, text: str) -> None:
-    """Refuse to go on when the processes do not all hold the same text, as of a file that not every machine sees."""
+    """Stop if the processes do not all have the same text, for example because not every machine sees a file."""
     if world_size() == 1:
         return
     texts: list[str] = [""] * world_size()

@@ -181,12 +181,38 @@ def test_a_run_directory_that_is_read_only_is_refused(
     assert_refused(done, ["cannot make run directory run", "Read-only file system", "--out"])
 
 
-def test_results_that_cannot_be_written_are_refused(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    FullDisk(monkeypatch, "knn-small.json", count=0, number=errno.EROFS)
+def test_a_result_that_cannot_be_written_in_the_end_is_shown(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    FullDisk(monkeypatch, "knn-small.json", count=0)
     copy = copy_run(run, tmp_path / "run")
     done = call(tmp_path, "eval", copy)
-    assert_refused(done, ["knn-small.json", "Read-only file system", "rights"])
+    assert_refused(done, ["knn-small.json", "No space left", "--out"])
+    assert "random weights" in done.stdout
     assert not list(copy.rglob("*.partial"))
+
+
+def test_what_could_not_be_kept_is_not_measured(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    def measure(*arguments: Any) -> Any:
+        raise AssertionError("it was measured")
+
+    copy = copy_run(run, tmp_path / "run")
+    monkeypatch.setattr("carl.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("carl.evaluation.evaluate.measure", measure)
+    done = call(tmp_path, "eval", copy)
+    assert_refused(done, ["knn-small.json", "Read-only file system", "--out"])
+
+
+def test_data_with_a_name_too_long_for_a_result_are_measured_and_kept(run: Path, small_data: Path, tmp_path: Path):
+    copy, data = copy_run(run, tmp_path / "run"), tmp_path / f"{'x' * 245}.npz"
+    data.write_bytes(small_data.read_bytes())
+    for _ in range(2):
+        done = call(tmp_path, "eval", copy, "--data", data)
+        assert done.returncode == 0, done.stderr
+    assert len(list((copy / "results").glob("knn-xxx*.json"))) == 1
 
 
 def test_without_a_cache_to_write_to_images_are_packed_in_memory(

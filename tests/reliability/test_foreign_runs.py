@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from carl.records.regular_files import read_bytes
+from carl.records.weights_hash import file_hash
+from carl.reproduction.jobs import Job, stored_outcome
 from carl.training.journal import Journal
 from tests.reliability.conftest import assert_refused, call, listed
+from tests.reliability.test_hostile import MEGABYTE, bounded
 from tests.reliability.world import copy_run
 from tests.weights import assert_same_weights
 
@@ -46,6 +54,51 @@ def test_lines_of_metrics_by_other_hands_hinder_neither_a_report_nor_a_resume(
     for arguments in (["report", "run"], ["pretrain", "--resume", "run"]):
         done = call(tmp_path, *arguments)
         assert done.returncode == 0, done.stderr
+
+
+FILES = [
+    "config.toml", "environment.json", "data.json", "metrics.jsonl", "encoder.safetensors", "head.safetensors",
+    "checkpoint.pt", "gallery.npz", "results/knn-small.json", "encoders/epoch-0001.safetensors", ".lock",
+]  # fmt: skip
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Fails if what is inside waits for longer."""
+
+    def wake(signum: int, frame: FrameType | None) -> None:
+        raise AssertionError("it hangs")
+
+    before = signal.signal(signal.SIGALRM, wake)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes in folders")
+@pytest.mark.parametrize("name", FILES)
+def test_a_named_pipe_in_a_run_is_refused_and_not_waited_for(run: Path, tmp_path: Path, name: str):
+    copy = copy_run(run, tmp_path / "run")
+    (copy / name).parent.mkdir(exist_ok=True)
+    (copy / name).unlink(missing_ok=True)
+    os.mkfifo(copy / name)
+    for arguments in (["report", "run"], ["eval", "run"], ["pretrain", "--resume", "run", "--epochs", "3"]):
+        with within(30):
+            assert_refused(call(tmp_path, *arguments), ["config.toml" if name == "config.toml" else name])
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes in folders")
+def test_what_reads_files_of_a_run_waits_for_no_pipe(tmp_path: Path):
+    pipe = tmp_path / "job.json"
+    os.mkfifo(pipe)
+    with within(5):
+        assert file_hash(pipe) == ""
+        assert stored_outcome(tmp_path.parent, Job(tmp_path.name, {}, ())) is None
+        with pytest.raises(OSError, match="not a regular file"):
+            read_bytes(pipe)
 
 
 def test_lines_of_metrics_that_a_run_wrote_are_all_kept(run: Path):
@@ -163,6 +216,28 @@ def test_a_checkpoint_of_other_hands_is_refused_before_the_first_step(run: Path,
     copy = copy_run(run, tmp_path / "run")
     change_checkpoint(copy, CHECKPOINTS[name])
     assert_refused(call(tmp_path, "pretrain", "--resume", "run", "--epochs", "3"), ["checkpoint.pt"])
+
+
+EXPANDED: dict[str, Callable[[dict[str, Any]], None]] = {
+    "of a weight": lambda state: set_(state, "optimizer", "state", 0, "momentum_buffer", value=one_as(4 * 10**8)),
+    "of no weight": lambda state: set_(state, "optimizer", "state", 9999, value={"momentum_buffer": one_as(4 * 10**8)}),
+    "of the generator": lambda state: set_(state, "random_state", value=one_as(10**9, torch.uint8)),
+    "of the method": lambda state: set_(state, "method", next(iter(state["method"])), value=one_as(4 * 10**8)),
+}
+
+
+def one_as(count: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    """One number that says it is many: a copy of it takes the memory of all of them."""
+    return torch.zeros(1, dtype=dtype).expand(count)
+
+
+@pytest.mark.parametrize("name", EXPANDED)
+def test_a_tensor_of_a_checkpoint_is_copied_only_if_its_shape_is_right(run: Path, tmp_path: Path, name: str):
+    copy = copy_run(run, tmp_path / "run")
+    change_checkpoint(copy, EXPANDED[name])
+    call(tmp_path, "pretrain", "--resume", "nowhere")  # what is imported for the first time takes memory too
+    with bounded(600 * MEGABYTE):
+        assert_refused(call(tmp_path, "pretrain", "--resume", "run", "--epochs", "3"), ["checkpoint.pt"])
 
 
 OPTIONS: dict[str, dict[str, Any]] = {

@@ -50,6 +50,18 @@ def test_weights_that_ask_for_memory_by_a_number_get_none(tmp_path: Path, name: 
             load_checkpoint(file)
 
 
+@pytest.mark.parametrize("other", ["data.PKL", "Data.pkl", "constants.pkl", "data/x.pkl", "../data.pkl"])
+def test_a_zip_with_names_that_torch_does_not_write_is_refused_unread(tmp_path: Path, other: str):
+    """torch finds names whatever their case, so a look for `data.pkl` alone is not a look at what it will read."""
+    stream = io.BytesIO()
+    torch.save({"format": 1, "weight": Calls(bytearray, GIGABYTES // 4)}, stream)
+    with zipfile.ZipFile(stream) as source, zipfile.ZipFile(tmp_path / "a.pth", "w") as changed:
+        for member in source.infolist():
+            changed.writestr(member.filename.replace("data.pkl", other), source.read(member))
+    with bounded(), pytest.raises(UserError, match=r"holds no weights.*which torch\.save does not write"):
+        read_weights(tmp_path / "a.pth")
+
+
 def test_weights_that_are_compressed_are_refused_and_not_inflated(tmp_path: Path):
     plain = write(tmp_path / "plain.pth", {"weight": torch.zeros(60_000_000)}, legacy=False)
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(tmp_path / "a.pth", "w", zipfile.ZIP_DEFLATED) as packed:

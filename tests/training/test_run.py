@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 
 from carl.data.batches.base import Batch
 from carl.training.learner import Learner
+from carl.training.signals import Signals
 from tests.conftest import SMALL, Run
 from tests.weights import assert_same_weights
 
@@ -148,14 +150,14 @@ def test_stopped_at_the_last_step_of_an_epoch_it_still_probes_and_keeps_that_epo
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
 def test_a_signal_saves_within_the_epoch_and_resume_ends_with_the_same_weights(
-    whole: Path, small_data: Path, tmp_path: Path, carl: Run, number: int, code: int
+    whole: Path, small_data: Path, tmp_path: Path, carl: Run, name: str, code: int
 ):
     arguments = [small_data, *SMALL, "--out", "run", "--set", "train.keep_epochs=[2]", "--set", "log.every=1"]
     process = begin(tmp_path, *arguments)
     wait_for_step(tmp_path / "run", 2, process)
-    process.send_signal(number)
+    process.send_signal(getattr(signal, name))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code, output
     assert "all is saved; go on with: carl pretrain --resume run" in output
@@ -166,6 +168,38 @@ def test_a_signal_saves_within_the_epoch_and_resume_ends_with_the_same_weights(
     assert done.returncode == 0, done.stderr
     assert f"resuming run at step {stopped_at}" in done.stdout
     assert_same_weights(whole, tmp_path / "run")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has neither /dev/full nor broken pipes")
+@pytest.mark.parametrize("output", ["reader that goes away", "full disk", "closed"])
+def test_training_outlives_its_output(whole: Path, small_data: Path, tmp_path: Path, output: str):
+    command = [sys.executable, "-m", "carl", "pretrain", str(small_data), *SMALL, "--out", "run"]
+    if output == "closed":
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    full = Path("/dev/full")
+    if output == "full disk" and not full.exists():
+        pytest.skip("this system has no /dev/full")
+    with full.open("w") if output == "full disk" else nullcontext(subprocess.PIPE) as stdout:
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=stdout, stderr=subprocess.PIPE, text=True)
+    if process.stdout is not None:
+        process.stdout.readline()
+        process.stdout.close()
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert process.wait(timeout=120) == 0, said
+    assert "rror" not in said
+    assert_same_weights(whole, tmp_path / "run")
+
+
+def test_a_terminal_that_is_closed_does_not_end_a_run_under_nohup(monkeypatch: pytest.MonkeyPatch):
+    if not hasattr(signal, "SIGHUP"):
+        pytest.skip("Windows has no SIGHUP")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Signals().noticed():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_resume_auto_starts_and_then_has_nothing_left_to_do(whole: Path, small_data: Path, tmp_path: Path, carl: Run):

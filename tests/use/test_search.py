@@ -132,5 +132,5 @@ def test_the_same_search_twice_at_once_embeds_once_and_both_answer(
     second.join(timeout=60)
     assert found == [answers]
     assert sum(seen) == 96
-    assert "another process is embedding the same images" in capsys.readouterr().err
+    assert "waiting for another process that embeds the same images" in capsys.readouterr().err
     assert [path.suffix for path in (tmp_path / "cache" / "embeddings").iterdir()] == [".parquet"]

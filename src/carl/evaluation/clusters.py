@@ -24,14 +24,14 @@ class Agreement:
     """How clusters of the test images agree with their classes; percentages, chance is near 0 for `ari`."""
 
     clusters: int
-    used: int  # that hold at least one test image
+    used: int  # clusters with at least one test image
     nmi: float  # normalised mutual information, arithmetic mean of the entropies
     ari: float  # adjusted Rand index
-    matched: float  # accuracy when each class has at most one cluster, the best way (Hungarian)
+    matched: float  # accuracy of the best match in which each class has at most one cluster (Hungarian)
     majority: float  # accuracy when each cluster has the class most frequent in it on the *training* images
 
     def figures(self) -> dict[str, float]:
-        """By the names that tables show."""
+        """The figures, by the names that tables show."""
         return {"matched": self.matched, "majority": self.majority, "NMI": self.nmi, "ARI": self.ari}
 
 
@@ -55,7 +55,7 @@ def compare_clusters(
 
 
 def most_matched(table: np.ndarray) -> int:
-    """The largest sum of places of a table of counts, no two in a row or a column."""
+    """The largest sum of entries of a table of counts, no two in the same row or column."""
     rows, columns = linear_sum_assignment(table, maximize=True)
     return int(table[rows, columns].sum())
 

@@ -1,10 +1,11 @@
-"""Evaluation by a named protocol, from what the user asked to a result file."""
+"""Evaluation by a named protocol, from the user's request to a result file."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,50 +18,69 @@ from carl.errors import UserError
 from carl.evaluation.evaluation_data import count_shared
 from carl.evaluation.prepare import Evaluation, prepare
 from carl.evaluation.protocols import EvaluationRequest, Outcome, check_request, each_fraction
-from carl.evaluation.result_files import Result, header, result_file, stored_result, to_json
+from carl.evaluation.result_files import Result, check_writable, header, result_file, stored_result, to_json
 from carl.evaluation.table import table
 from carl.evaluation.target import load_encoder, load_method, load_untrained, own_record, unchanged
 from carl.models.weights import weights_hash
 from carl.records.environment import machine
 
 
+class NotKeptError(UserError):
+    """A result was measured and could not be written."""
+
+    def __init__(self, result: Result, path: Path, reason: str) -> None:
+        super().__init__(f"the result above is not kept, {path} cannot be written: {reason}; measure again with --out")
+        self.result = result
+
+
 def evaluate_and_show(request: EvaluationRequest) -> None:
     """`carl eval`: a table, or one for each part of the labels that the protocol measures."""
     for part in each_fraction(request):
-        result = evaluate(part)
-        if distributed.is_main():
-            for line in table(result):
-                print(line, flush=True)
+        try:
+            result = evaluate(part)
+        except NotKeptError as error:
+            _show(error.result)
+            raise
+        _show(result)
     distributed.stop()
 
 
+def _show(result: Result) -> None:
+    if distributed.is_main():
+        for line in table(result):
+            print(line, flush=True)
+
+
 def evaluate(request: EvaluationRequest) -> Result:
-    """The result for a run directory, a file of weights or `random`; from the disk if it is there and still holds."""
+    """The result for a run directory, a file of weights or `random`; the one on the disk if it is still valid."""
     check_request(request)
     evaluation = prepare(request)
     target, device = evaluation.target, evaluation.data.device
     encoder = load_encoder(target, evaluation.facts, device, target.first_seed)
     result: Result = json.loads(json.dumps(header(evaluation, weights_hash(encoder))))  # as it reads from the disk
     path = result_file(evaluation, result)
-    if path.parent.exists() and not path.parent.is_dir():
-        raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
     if not request.force:
         stored = distributed.agreed(json.dumps(stored_result(path, result)))  # all measure, or none
         if stored != "null":
             return dict(json.loads(stored))
+    if distributed.is_main():
+        check_writable(path)
     start = time.monotonic()
-    # Features, votes, k-means and all training are shared out where they are made; the rest is quick.
+    # Features, votes, k-means and training share their work among the processes themselves; the rest is quick.
     with distributed.computing_alone():
         result |= measure(evaluation, encoder)
     result |= {"seconds": round(time.monotonic() - start, 1), "made": time.strftime("%Y-%m-%d %H:%M:%S")}
     result["machine"] = machine(hardware(device))
     if distributed.is_main():
-        files.write_text(path, to_json(result))
+        try:
+            files.write_text(path, to_json(result))
+        except OSError as error:  # the disk has become full meanwhile
+            raise NotKeptError(result, path, str(error.strerror)) from None
     return result
 
 
 def measure(evaluation: Evaluation, encoder: nn.Module) -> Result:
-    """The figures of every seed, their mean and deviation, and those of random weights where that is quick."""
+    """The figures of every seed, their mean and deviation, and those of random weights if that is quick."""
     target, data = evaluation.target, evaluation.data
     outcomes: list[Outcome] = []
     for seed in evaluation.seeds:

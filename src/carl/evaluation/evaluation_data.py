@@ -19,23 +19,23 @@ from carl.evaluation.features import Progress, frozen, map_images_together
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 
-MOST_BYTES = 4 * 2**30  # of images that are compared: seconds
+MOST_BYTES = 4 * 2**30  # of images to compare, which takes seconds
 
 
 @dataclass(frozen=True, eq=False)
 class EvaluationData:
-    """Labelled images; the test images are judged on and nothing else."""
+    """Labelled images. The test images are used for judging only."""
 
     train: Split  # labelled images alone
     test: Split
     train_rows: np.ndarray  # where the images of `train` are in the data's own training split
     statistics: Statistics  # the encoder's own normalisation
     image_size: int
-    crop_min: float  # smallest area of a random crop, of the image's
+    crop_min: float  # smallest area of a random crop, as a fraction of the image
     classes: int
     device: torch.device
     progress: Progress
-    centre: float = 1.0  # part of each side of an image that is seen where it is not cropped at random
+    centre: float = 1.0  # fraction of each side that is seen of an image that is not cropped at random
     kept: dict[int, tuple[nn.Module, Tensor]] = field(default_factory=dict)  # features, for the next seed
 
     @property
@@ -50,7 +50,7 @@ class EvaluationData:
 
     @property
     def feature_device(self) -> torch.device:
-        """Where cached features are worked on: MPS has no float64, and finds few neighbours at once."""
+        """The device for cached features. Not MPS, which has no float64 and finds few neighbours at once."""
         return self.device if self.device.type == "cuda" else torch.device("cpu")
 
     def features(self, encoder: nn.Module, split: Split) -> Tensor:
@@ -111,7 +111,7 @@ def labelled_data(
     assert test.labels is not None
     classes = max(len(dataset.class_names), int(train.labels.max()) + 1, int(test.labels.max()) + 1)
     if len(np.unique(train.labels)) < 2:
-        raise UserError(f"{source} has a single class, which any encoder knows; evaluate on other data with --data")
+        raise UserError(f"{source} has a single class, so every encoder is right; evaluate on other data with --data")
     return EvaluationData(train, test, rows, statistics, image_size, crop_min, classes, device, progress, centre)
 
 

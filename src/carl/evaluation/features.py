@@ -20,7 +20,7 @@ Progress = Callable[[str, int, int], None]  # what, done, total
 
 @contextmanager
 def frozen(module: nn.Module) -> Iterator[None]:
-    """Eval mode and no gradients inside; each part's own mode is put back after."""
+    """Eval mode and no gradients inside. Every module gets its own mode back afterwards."""
     training = [part for part in module.modules() if part.training]
     module.eval()
     try:
@@ -66,7 +66,7 @@ def map_images_together(
     progress: Progress | None = None,
     centre: float = 1.0,
 ) -> Tensor:
-    """As `map_images` of all images, each process of the group making its share; all get the whole."""
+    """`map_images` of all images, shared among the processes; each gets the whole result."""
     with distributed.computing_together():
         if distributed.world_size() == 1:
             return map_images(function, split, statistics, image_size, device, progress=progress, centre=centre)

@@ -1,4 +1,4 @@
-"""Fine-tuning of the whole encoder on all labels or a part of them: what `finetune` and `semi` train."""
+"""Fine-tunes the whole encoder on all or some of the labels, for `finetune` and `semi`."""
 
 from __future__ import annotations
 

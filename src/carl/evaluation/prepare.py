@@ -1,4 +1,4 @@
-"""From what the user asked for to an encoder's target and the images to judge it on."""
+"""From the user's request to an encoder and the images to judge it on."""
 
 from __future__ import annotations
 

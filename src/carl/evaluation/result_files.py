@@ -1,4 +1,4 @@
-"""Result files: what a result is of, where it is kept, and whether the one on the disk is the one asked for."""
+"""Result files: what was measured, where it is kept, and whether the result on the disk is the one asked for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
+from carl.errors import UserError
 from carl.evaluation.prepare import Evaluation
 from carl.evaluation.results import centre_of
+from carl.records.regular_files import read_text
 
 Result = dict[str, Any]
 
-# What images these are and how they come to the encoder: results that differ in it stand in files of their own.
+LONGEST_NAME = 236  # bytes: usual file systems allow 255, and while it is written a file's name is longer
+
+# Which images these are and how the encoder sees them. Results that differ in this are kept in separate files.
 _CONDITIONS = ("data_fingerprint", "train_images", "test_images", "image_size", "crop_min", "normalisation", "backbone")
 
 
 def header(evaluation: Evaluation, encoder_hash: str) -> Result:
-    """What a result is of: two results with the same header are the same measurement."""
+    """What was measured. Two results with the same header are the same measurement."""
     target, request, data = evaluation.target, evaluation.request, evaluation.data
     protocol = evaluation.protocol
     return {
@@ -50,9 +54,9 @@ def header(evaluation: Evaluation, encoder_hash: str) -> Result:
 
 
 def result_file(evaluation: Evaluation, header: Result) -> Path:
-    """RUN/results/PROTOCOL-DATA.json; what else was asked for is in the name, so that nothing overwrites another.
+    """RUN/results/PROTOCOL-DATA.json. Unusual values are in the name, so that results do not overwrite each other.
 
-    Conditions other than the run's own are in it as a few digits of their hash.
+    Conditions other than the run's own appear as a few digits of their hash.
     """
     target, request = evaluation.target, evaluation.request
     parts = [request.protocol, files.portable_name(Path(evaluation.source).stem), *_asked_for(evaluation, header)]
@@ -65,11 +69,40 @@ def result_file(evaluation: Evaluation, header: Result) -> Path:
         conditions = json.dumps([header[name] for name in _CONDITIONS], sort_keys=True)
         parts.append(hashlib.sha256(conditions.encode()).hexdigest()[:8])
     folder = request.out or (Path("results") if target.run is None else target.run.results)
-    return folder / f"{'-'.join(parts)}.json"
+    return folder / _of_possible_length(f"{'-'.join(parts)}.json")
+
+
+def _of_possible_length(name: str) -> str:
+    """The name, or if no file can be called so, its beginning and a few digits of its hash."""
+    whole = name.encode()
+    if len(whole) <= LONGEST_NAME:
+        return name
+    digits = f"-{hashlib.sha256(whole).hexdigest()[:8]}.json"
+    return whole[: LONGEST_NAME - len(digits)].decode(errors="ignore") + digits
+
+
+def check_writable(path: Path) -> None:
+    """Refuse to measure what could not be kept; nothing is left behind."""
+    if path.parent.exists() and not path.parent.is_dir():
+        raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
+    try:
+        with files.atomic_writer(path):
+            raise _NothingToWriteYet
+    except _NothingToWriteYet:
+        pass
+    except OSError as error:
+        raise UserError(
+            f"the result could not be kept, {path} cannot be written: {error.strerror}; choose another folder with "
+            "--out, or change the rights of this one"
+        ) from None
+
+
+class _NothingToWriteYet(Exception):
+    """Ends an atomic_writer before its file gets its name."""
 
 
 def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
-    """What is not the protocol's usual, in words for a file name."""
+    """Values that are not the protocol's usual ones, in words for a file name."""
     request, protocol = evaluation.request, evaluation.protocol
     words = []
     if evaluation.target.first_seed:
@@ -88,13 +121,13 @@ def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
 
 
 def stored_result(path: Path, expected: Result) -> Result | None:
-    """The result on the disk if it is of the same encoder, data and values."""
+    """The result on the disk if encoder, data and values are the same."""
     if not path.is_file():
         return None
     try:
-        stored: Result = json.loads(path.read_text(encoding="utf-8"))
+        stored: Result = json.loads(read_text(path))
     except (ValueError, RecursionError):
-        return None  # damaged by other hands: measure again
+        return None  # damaged: measure again
     if not isinstance(stored, dict) or not isinstance(stored.get("accuracy"), dict):
         return None
     stored["centre"] = centre_of(stored)

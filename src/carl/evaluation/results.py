@@ -1,4 +1,4 @@
-"""Result files read again, without torch: what each score is of, how it was measured, and of which weights."""
+"""Reads result files without torch: what each score measures, how it was measured, and for which weights."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from carl.evaluation.protocols import PROTOCOLS
 from carl.records.metrics import is_number
 from carl.records.run_directory import kept_epoch
 
-PROBE = "probe"  # stands where scores of result files have their protocol
+PROBE = "probe"  # takes the place of a protocol for scores that are not from result files
 
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """What scores have to be of to stand for a run: its last weights, and the images it was trained on."""
+    """What scores must be measured on to stand for a run: its last weights, and its own data."""
 
     encoder_hash: str  # of encoder.safetensors
     source: str
@@ -26,7 +26,7 @@ class RunIdentity:
 
 @dataclass(frozen=True)
 class Score:
-    """A figure of an encoder, with how it was measured."""
+    """A figure for an encoder, and how it was measured."""
 
     protocol: str  # as on the command line, or probe
     title: str  # kNN, offline
@@ -34,11 +34,11 @@ class Score:
     how: str  # offline: the labelled training images vote ...
     data: str  # name of the file or folder
     value: float  # percent
-    random: float | None  # of the same encoder with random weights
+    random: float | None  # for the same encoder with random weights
     spread: float | None = None  # standard deviation over seeds
     images: str = ""  # the fingerprint of the data, or their full name
     values: str = ""  # hyperparameters, and how many images it learned from and which part of them was seen, as JSON
-    encoder: str = ""  # of which other weights than the run's last, in words
+    encoder: str = ""  # which weights, in words, if they are not the run's last
     shortened: str = ""  # "1 of 100 epochs"
     seen: str = ""  # "whole images", where the protocol has another part of them, or "held-out images"
     own_data: bool = True
@@ -59,7 +59,7 @@ class Score:
 
     @property
     def comparable(self) -> bool:
-        """Of the run's last weights by the whole protocol, on whatever data."""
+        """Whether it is for the run's last weights, by the whole protocol, on any data."""
         return not self.encoder and not self.shortened
 
     @property
@@ -69,7 +69,7 @@ class Score:
 
     @property
     def is_headline(self) -> bool:
-        """Whether it is a figure that can stand for an encoder."""
+        """Whether this figure can stand for an encoder."""
         if self.protocol == PROBE:
             return True
         known = PROTOCOLS.get(self.protocol)
@@ -77,7 +77,7 @@ class Score:
 
     @property
     def place(self) -> float:
-        """Lower for protocols that say more of an encoder; the probe is a small kNN and comes after it."""
+        """Lower for protocols that say more about an encoder. The probe is a small kNN and comes after kNN."""
         names = list(PROTOCOLS)
         if self.protocol == PROBE:
             return names.index("knn") + 0.5
@@ -90,12 +90,12 @@ def read_scores(results: Iterable[dict[str, Any]], run: RunIdentity) -> list[Sco
 
 
 def in_order(scores: Iterable[Score]) -> list[Score]:
-    """Scores that stand for the run come first, and of them those that say most of an encoder."""
+    """Scores that stand for the run come first; among those, the ones that say most about an encoder."""
     return sorted(scores, key=lambda score: (len(score.asides), score.place))
 
 
 def most_telling(scores: Sequence[Score]) -> Score | None:
-    """The one that says most of an encoder, if one of them can stand for it."""
+    """The score that says most about an encoder, if one of them can stand for it."""
     return min((score for score in scores if score.is_headline), key=lambda score: score.place, default=None)
 
 
@@ -143,7 +143,7 @@ def _conditions(protocol: str, result: dict[str, Any]) -> dict[str, Any]:
 
 
 def centre_of(result: dict[str, Any]) -> float:
-    """The part of each side of an image that was seen; files from before it was written down are of whole images."""
+    """The fraction of each side of an image that was seen. Old files do not say; they are for whole images."""
     centre = result.get("centre")
     return centre if is_number(centre) and centre else 1.0
 
@@ -172,7 +172,7 @@ def _rates(values: dict[str, Any]) -> str:
 
 
 def _other_weights(result: dict[str, Any], encoder_hash: str) -> str:
-    """Whose weights were measured, where they are not those that the run ended with."""
+    """Which weights were measured, if they are not the run's last."""
     if result.get("encoder_hash") == encoder_hash:
         return ""
     epoch = kept_epoch(str(result.get("target", "")))
@@ -190,7 +190,7 @@ def _shortened(protocol: str, epochs: object) -> str:
 
 
 def _seen(protocol: str, centre: float, held_out: object) -> str:
-    """What images were judged, where they are not the test images as the protocol sees them."""
+    """Which images were judged, if they are not the test images as the protocol sees them."""
     known = PROTOCOLS.get(protocol)
     usual = 1.0 if known is None else known.centre
     part = "whole images" if centre == 1 else f"the central {100 * centre:g}%"

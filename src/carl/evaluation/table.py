@@ -25,7 +25,7 @@ def table(result: dict[str, Any]) -> list[str]:
 
 
 def _conditions(result: dict[str, Any], protocol: Protocol) -> str:
-    """What is not the protocol's usual."""
+    """What differs from the protocol's usual values."""
     found = ""
     if protocol.fractions:
         labels = result["per_seed"][0]["labels"]

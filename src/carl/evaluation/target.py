@@ -42,15 +42,15 @@ class Target:
 
     @property
     def first_seed(self) -> int:
-        """Of the evaluation, and of random weights; a run's seed is that of its training and says nothing here."""
+        """The first seed of the evaluation, and of random weights. A run's training seed does not matter here."""
         return 0 if self.run is not None else self.config.train.seed
 
     def label(self, encoder_hash: str) -> str:
-        """For names of files."""
+        """A name for result files."""
         if self.weights is None:
             return f"random-{self.config.model.backbone}"
         if self.run is not None and self.weights == self.run.encoder_file:
-            return f"{self.run.path.resolve().name}-{encoder_hash[:8]}"  # so may other runs elsewhere be called
+            return f"{self.run.path.resolve().name}-{encoder_hash[:8]}"  # runs elsewhere may have the same name
         return f"{self.weights.stem}-{encoder_hash[:8]}"  # many files are called encoder.safetensors
 
 
@@ -64,7 +64,9 @@ def find_target(request: EvaluationRequest) -> Target:
     if not is_random and (path.is_dir() or not path.exists()):
         RunDirectory.open(path)  # says what is wrong with it
     if request.data is None:
-        raise UserError(f"{request.target} says nothing of its data; give --data, for example --data cifar10")
+        raise UserError(
+            f"{request.target} does not say which data it was trained on; give --data, for example --data cifar10"
+        )
     model = {} if request.backbone is None else {"backbone": request.backbone}
     given: Layer = {"data": {"source": request.data}, "model": model}
     config = resolve([with_absolute_paths(merge([given, request.settings]))], find_method("carl").Options)
@@ -82,10 +84,8 @@ def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
         )
     fixed = [f"{s}.{key}" for s, values in settings.items() for key in values if s != "data" and (s, key) != DEVICE]
     if fixed:
-        raise UserError(
-            f"--set {fixed[0]}: the run's own value holds; of a run only data.* and train.device may change"
-        )
-    # What a run limits its training to says nothing of other data, and it may have been trained elsewhere.
+        raise UserError(f"--set {fixed[0]}: a run keeps its own values; only data.* and train.device may change")
+    # The limits that a run set on its own data do not apply to other data, and it may have been trained elsewhere.
     elsewhere = {"source": request.data, "limit": None, "held_out": 0, "root": None, "views_from": "auto"}
     other: Layer = {} if request.data is None else {"data": elsewhere}
     anywhere: Layer = {"train": {"device": "auto"}}
@@ -98,7 +98,7 @@ def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
 
 
 def _with_fitting_stem(config: Config, weights: Path) -> Config:
-    """The configuration with the small stem where the file was made with it: the two differ in the first kernel."""
+    """The configuration with the small stem if the weights have it: its first kernel is smaller."""
     first = next((value for key, value in read_weights(weights).items() if key.endswith("conv1.weight")), None)
     if first is None or first.ndim != 4 or first.shape[-1] != 3 or not config.model.backbone.startswith("resnet"):
         return config
@@ -106,12 +106,12 @@ def _with_fitting_stem(config: Config, weights: Path) -> Config:
 
 
 def own_record(target: Target) -> DataRecord | None:
-    """What the run wrote down of its training data, if it is one and did."""
+    """What the run recorded about its training data, if it is a run that did."""
     return None if target.run is None else target.run.read_data()
 
 
 def statistics_for(target: Target, dataset: Dataset) -> tuple[Statistics, str]:
-    """The normalisation that the encoder was trained with, and in words whose it is."""
+    """The normalisation that the encoder was trained with, and in words where it is from."""
     record, whose = own_record(target), "of the run's training images"
     if record is not None:
         return Statistics(record.mean, record.std), whose
@@ -141,7 +141,7 @@ def load_untrained(target: Target, facts: DataFacts, device: torch.device) -> nn
 
 
 def load_method(target: Target, facts: DataFacts, device: torch.device) -> Method | None:
-    """The run's whole method, with its prototypes; None where there is no run or no head of it."""
+    """The run's whole method, with its prototypes; None without a run or its head."""
     if target.run is None or target.weights is None or target.head is None or not target.head.is_file():
         return None
     record = own_record(target)
@@ -154,7 +154,7 @@ def load_method(target: Target, facts: DataFacts, device: torch.device) -> Metho
 
 @contextmanager
 def unchanged(encoder: nn.Module) -> Iterator[str]:
-    """Gives the hash of the weights, and fails if they or the batch-norm statistics are others at the end."""
+    """Gives the hash of the weights. Fails if they or the batch-norm statistics have changed at the end."""
     before = weights_hash(encoder)
     yield before
     if weights_hash(encoder) != before:

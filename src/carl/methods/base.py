@@ -19,12 +19,12 @@ from carl.models.encoders import build_encoder, feature_size
 from carl.models.heads import ProjectionHead
 
 Metrics = dict[str, Tensor]
-# Takes a function of images; gives rows of the training set and the function's values there, on the training device.
-# Over all processes each row comes once.
+# Takes a function of images; returns rows of the training set and the function's values there, on the training device.
+# Each row is in the share of exactly one process.
 EmbedFn = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
 
-# The built-in data are not in the paper. One budget for all methods, minutes on a CPU; the views keep most of the
-# figure, and no hue.
+# The built-in data are not in the paper. One budget for all methods, minutes on a CPU; views keep most of the
+# shape, and do not change the hue.
 SHAPES_BUDGET: Layer = {
     "data": {"image_size": 24},
     "views": {"pipeline": "simclr", "crop_min": 0.6, "hue": 0.5, "grey": 0.5},
@@ -41,9 +41,9 @@ class Method(nn.Module):
 
     Options: ClassVar[type[MethodOptions]]
     views_needed: ClassVar[int] = 2
-    needs_labels: ClassVar[bool] = False  # then it trains on the labelled images alone
+    needs_labels: ClassVar[bool] = False  # if so, it trains on the labelled images only
     encoder: nn.Module
-    head: nn.Module  # all else that is learned: saved as head.safetensors
+    head: nn.Module  # everything else that is learned; saved as head.safetensors
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
@@ -60,12 +60,12 @@ class Method(nn.Module):
 
     @classmethod
     def default_preset(cls, facts: DataFacts) -> str:
-        """The preset when the user names none: the paper's, but on the built-in data values for a run of minutes."""
+        """The preset if the user names none: `paper`, or `shapes` on the built-in data."""
         return "shapes" if facts.name == "shapes" else "paper"
 
     @classmethod
     def completed(cls, config: Config) -> Config:
-        """The configuration with the method's automatic values filled in and its rules checked."""
+        """The configuration with the method's automatic values filled in, after its rules are checked."""
         return config
 
     @classmethod
@@ -90,11 +90,11 @@ class Method(nn.Module):
         return self.objective(self.represent(batch), batch, progress)
 
     def logged(self, progress: float) -> dict[str, float]:
-        """Values of the method's schedules and state; read only when a line is logged, so they may cost a host sync."""
+        """Values of the method's schedules and state. Called only for logging, so it may wait for the device."""
         return {}
 
     def embed(self, images: Tensor) -> Tensor:
-        """Embeddings (B, D) whose collapse would be the method's: those that the loss compares."""
+        """The embeddings (B, D) that the loss compares; if they collapse, the method has."""
         raise NotImplementedError
 
     def log_assignments(self, images: Tensor) -> Tensor | None:
@@ -158,7 +158,7 @@ def assignment_figures(log_p: Tensor) -> Metrics:
 
 
 def spread(embeddings: Tensor) -> Tensor:
-    """How far unit embeddings (B, D) fill their sphere: 1 when in all directions alike, 0 when all are the same.
+    """How far unit embeddings (B, D) fill their sphere: 1 if all directions occur equally, 0 if all are the same.
 
     Standard deviation of each dimension, averaged, times sqrt(D) (Chen and He 2021, section 4.1).
     """

@@ -41,7 +41,7 @@ SHAPES: Layer = {"method": {"momentum": 0.95, "final_norm": True}, "optim": {"lr
 
 
 class BYOL(Method):
-    """From one view predict what a slowly moving copy of the network makes of the other."""
+    """From one view predict the output of a slowly moving copy of the network for the other view."""
 
     Options = ByolOptions
 

@@ -42,61 +42,77 @@ class CarlOptions(MethodOptions):
     """Options of CARL. Where the paper is silent, the default and its source are named."""
 
     name: Literal["carl"] = "carl"
-    prototypes: int = Field(100, ge=2, description="K. About ten times the classes you expect (paper, section 4.2).")
+    prototypes: int = Field(
+        100, ge=2, description="Number of prototypes, K: about ten per class you expect (paper, section 4.2)."
+    )
     prior_start: float | None = Field(
         None,
         ge=0,
-        description="b of Eq. 8. Unset is the lowest value at which no constant assignment beats equal use of all "
-        "prototypes: 2.1 for 100 prototypes, 4.2 for 1,000; twice that with joint targets, and 1 with beyond_chance. "
-        "At 1 and below (2 with joint targets) a run that starts with equal use does not keep it.",
+        description="Weight of the prior at the start, b of Eq. 8. Unset: the lowest value at which equal use of all "
+        "prototypes beats giving every image the same assignment: 2.1 for 100 prototypes, 4.2 for 1,000. With joint "
+        "targets it is twice that; with beyond_chance it is 1. At 1 or less (2 with joint targets) few prototypes stay "
+        "in use, unless beyond_chance is on.",
     )
     prior_end: float | None = Field(
         None,
         ge=0,
-        description="a of Eq. 8. Unset is half of prior_start, but at least 1 (2 with joint targets) if the start is "
-        "above that.",
+        description="Weight of the prior once it has fallen, a of Eq. 8. Unset: half of prior_start, but not below 1 "
+        "(2 with joint targets) unless prior_start is.",
     )
     prior_epochs: int | None = Field(
-        None, ge=0, description="E of Eq. 8; unset is min(100, half the epochs): 100 in the paper's section 4."
+        None, ge=0, description="Epochs over which the weight falls, E of Eq. 8. Unset: half of all, at most 100."
     )
     prior_schedule: Literal["linear", "cosine", "exponential", "constant"] = Field(
-        "linear", description="Shape of the decay; the paper's is linear and says that others would serve."
+        "linear", description="How the weight falls. The paper's is linear, and it says that others would do."
     )
     prior_by: Literal["epoch", "step"] = Field(
-        "epoch", description="Whether lambda changes once an epoch (Eq. 8 counts epochs) or at each step."
+        "epoch", description="Whether the weight changes once per epoch, as in Eq. 8, or at every step."
     )
-    prior_mean: PriorMean = Field(PRIOR_MEAN, description="Mean of Eq. 6 over all views (CARP), or each view its own.")
+    prior_mean: PriorMean = Field(
+        PRIOR_MEAN, description="Mean assignment of Eq. 6: one over `all` views, as in CARP, or `each` view its own."
+    )
     targets: Targets = Field(
-        PAPER_TARGETS, description="How gradients flow in Eq. 4. With `average` lambda weighs double."
+        PAPER_TARGETS,
+        description="How gradients flow in Eq. 4. `joint`: through both views. `sum`: each view in turn is a fixed "
+        "target for the other, which gives the same gradient. `average`: half of that, so the prior counts double.",
     )
     views_together: bool = Field(
-        True, description="Both views in one forward pass (SwAV, CARP); off, each has batch statistics of its own."
+        True,
+        description="Both views in one forward pass, as in SwAV and CARP. Off: each view has its own batch statistics.",
     )
-    prototype_bias: bool = Field(False, description="Eq. 2 has none; CARP has none.")
-    prototype_norm: bool = Field(False, description="Unit-norm prototypes, as CARP; Eq. 2 has plain inner products.")
+    prototype_bias: bool = Field(False, description="Give each prototype a bias. Neither Eq. 2 nor CARP has one.")
+    prototype_norm: bool = Field(
+        False, description="Prototypes of unit length, as in CARP. Eq. 2 has plain inner products."
+    )
     prototype_scale: float | None = Field(
-        None, gt=0, description="Std of the prototypes at the start; unset is torch's default for a linear layer."
+        None,
+        gt=0,
+        description="Standard deviation of the initial prototypes. Unset: torch's default for a linear layer.",
     )
     embedding_norm: EmbeddingNorm = Field(
         "none",
-        description="none (Eq. 2), l2 (unit length), batch (batch norm without affine parameters), or batch-l2 (both).",
+        description="What is done to embeddings before they meet the prototypes: `none` (Eq. 2), `l2` (unit length), "
+        "`batch` (batch norm without affine parameters) or `batch-l2` (both).",
     )
-    temperature: float = Field(1.0, gt=0, description="Divides the energies; Eq. 3 has none.")
+    temperature: float = Field(
+        1.0, gt=0, description="Divides the energies: lower makes assignments more certain. Eq. 3 has none, which is 1."
+    )
     parts: int = Field(
         1,
         ge=1,
-        description="Equal parts of the dimensions, in each of which the views must choose the same prototype; Eq. 4 "
-        "has one. Few prototypes tell images apart better in many parts.",
+        description="Cut the embedding into this many equal parts. The views must choose the same prototype in each. "
+        "With more parts, few prototypes tell more images apart. Eq. 4 has one part.",
     )
     beyond_chance: bool = Field(
         BEYOND_CHANCE,
-        description="Whether agreement counts relative to that with views of other images; collapse then gains nothing "
-        "at any lambda, which is 1 if unset. Eq. 4 has no such term. Needs joint targets.",
+        description="Count agreement between views of one image relative to agreement with other images. This makes "
+        "the method contrastive, with the other images of the batch as negatives: collapse gains nothing, whatever the "
+        "weight of the prior. Not in the paper. Needs joint targets.",
     )
 
     @property
     def prior_factor(self) -> float:
-        """What lambda weighs against the other term: `average` halves the gradient of that."""
+        """How much lambda counts beside the consistency term: double with `average`, which halves that gradient."""
         return 2.0 if self.targets == "average" else 1.0
 
 
@@ -109,7 +125,7 @@ class PriorWeight(NamedTuple):
 
     @classmethod
     def of(cls, options: CarlOptions, run_epochs: int) -> PriorWeight:
-        """As the options have it, with automatic values for what they leave unset."""
+        """The weights in the options, with automatic values where they are unset."""
         start, end, epochs = options.prior_start, options.prior_end, options.prior_epochs
         factor = options.prior_factor
         if start is None and options.beyond_chance:
@@ -123,7 +139,7 @@ class PriorWeight(NamedTuple):
         return cls(start, end, epochs)
 
 
-# Of ours, for a run of minutes: embeddings of equal variance and logits of about unit size learn from the first epoch.
+# Our own, for a run of minutes: embeddings of equal variance and logits of about unit size learn from the first epoch.
 SHAPES_VALUES: Layer = {
     "method": {
         "prototypes": 100,
@@ -136,8 +152,8 @@ SHAPES_VALUES: Layer = {
     "optim": {"name": "sgd", "lr": 0.06},
 }
 
-# Of ours, for small data, small batches and short runs (docs/robustness.md). On the sphere K prototypes stand for the
-# cosine the better the fewer dimensions they tell apart: hence many parts. Lambda is unset: 1, relative to chance.
+# Our own, for small data, small batches and short runs (docs/robustness.md). On the sphere, K prototypes approximate
+# the cosine better in fewer dimensions: hence many parts. Lambda is unset, which is 1 with `beyond_chance`.
 ROBUST_VALUES: Layer = {
     "method": {
         "prototypes": 128,
@@ -146,7 +162,7 @@ ROBUST_VALUES: Layer = {
         "beyond_chance": True,
         "embedding_norm": "batch-l2",
         "prototype_norm": True,
-        "prototype_scale": 0.25,  # of unit-norm prototypes only how slowly they turn
+        "prototype_scale": 0.25,  # for unit-norm prototypes it only sets how slowly they turn
         "temperature": 0.03,  # as SimCLR's 0.115 = 128 * 0.03^2: energies have a variance of 1 / 0.115
     },
     "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "weight_decay": 1e-6},
@@ -159,7 +175,7 @@ class LossTerms(NamedTuple):
 
     consistency: Tensor  # Eq. 4, mean over the pairs of views
     prior: Tensor  # KL to uniform (Eq. 5, 6), before lambda weighs it
-    chance: Tensor | None  # agreement with views of other images; None where that does not count
+    chance: Tensor | None  # agreement with views of other images; None without `beyond_chance`
 
     def weighted(self, weight: float) -> Tensor:
         """The loss with this lambda (Eq. 7)."""
@@ -207,7 +223,7 @@ class CARLLoss(nn.Module):
 
 
 def check_targets(targets: Targets, beyond_chance: bool, section: str = "") -> None:
-    """Refuse fixed targets where agreement is relative to chance, which is defined for joint ones."""
+    """Refuse `beyond_chance` with fixed targets: agreement relative to chance is only defined for joint ones."""
     if beyond_chance and targets != "joint":
         raise UserError(
             f"{section}beyond_chance has no meaning with {section}targets = {targets!r}, where views are fixed "
@@ -247,7 +263,7 @@ class CARL(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        """`paper`: the paper's for this data. `robust`: for less data and time. `shapes`: for the built-in data."""
+        """`paper`: the paper's values. `robust`: for less data and time. `shapes`: for the built-in data."""
         values = paper_values(facts)
         method = {
             "prototypes": values.prototypes,
@@ -263,7 +279,7 @@ class CARL(Method):
 
     @classmethod
     def default_preset(cls, facts: DataFacts) -> str:
-        """The paper's where the paper shows that it works: on its data, whole. Elsewhere `robust`."""
+        """`paper` on the paper's own data sets with all their images, where it is known to work; otherwise `robust`."""
         if facts.name == "shapes":
             return "shapes"
         return "paper" if has_the_papers_size(facts) else "robust"
@@ -347,16 +363,16 @@ class CARL(Method):
 
     def findings(self, health: PrototypeHealth | None, spread: float, epochs_done: int) -> list[Finding]:
         options = self.options
-        if health is None or options.beyond_chance:  # there lambda is not what keeps the prototypes in use
+        if health is None or options.beyond_chance:  # then lambda is not what keeps the prototypes in use
             return super().findings(health, spread, epochs_done)
         if epochs_done > 0:
             return examine(health, epochs_done, lambda_remedies(health.prototypes, self.prior.start, options))
-        # The prior of several parts holds each on its own, and what is seen here is their sum.
+        # With several parts the prior holds each part on its own, and the health seen here is that of their sum.
         return [] if options.parts > 1 else examine_start(health, self.prior.start, options.prior_factor)
 
 
 def lambda_remedies(prototypes: int, start: float, options: CarlOptions) -> Remedies:
-    """What to do about prototypes where it is lambda, `start` at first, that keeps them in use."""
+    """Remedies for runs in which lambda, which begins at `start`, keeps the prototypes in use."""
     kept = f"now {start:g}, but keep it above {STABLE / options.prior_factor:g}"
     return Remedies(
         few=f"raise --prior-start (now {start:g}) or lower the learning rate",
@@ -368,9 +384,9 @@ def lambda_remedies(prototypes: int, start: float, options: CarlOptions) -> Reme
 
 
 def examine_start(health: PrototypeHealth, start: float, factor: float = 1.0) -> list[Finding]:
-    """Whether an untrained model stands where lambda cannot hold it: so peaked that it is over the barrier.
+    """A finding if the untrained model favours one prototype so much that lambda cannot bring it back to equal use.
 
-    `start` is lambda at the start, `factor` what it is multiplied with against the other term of the loss.
+    `start` is lambda at the start; `factor` is how much it counts beside the consistency term.
     """
     if factor * start <= STABLE:  # no start is held, which `remarks` says
         return []

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from carl.errors import UserError
 from carl.records.prototypes import DEAD, NEAR_DUPLICATE
 
-EARLY = 3  # epochs in which flat assignments are no sign of anything
+EARLY = 3  # epochs in which flat assignments mean nothing yet
 TOO_EARLY = "too early"
 CONSTANT = 0.05  # spread of unit embeddings below which they are all the same; 1 fills the sphere
 COVERAGE = 0.99  # part of the images that "all images" means in a verdict
@@ -27,17 +27,17 @@ class PrototypeHealth:
     used: int  # chosen by at least one view
     covering: int  # the fewest prototypes that hold 99% of the views
     dead: int  # chosen by none, and expected by none: mean probability under a tenth of 1/K
-    duplicates: int  # nearly parallel to an earlier prototype
-    largest: float  # part of the views in the fullest prototype
+    duplicates: int  # prototypes nearly parallel to an earlier one
+    largest: float  # fraction of the views that choose the fullest prototype
     heaviest: float  # largest probability in the mean assignment
     mean_entropy: float  # of the mean assignment; ln K when all prototypes are used equally
     entropy: float  # mean over single assignments; 0 when views are sure
     consistency: float  # Eq. 4
-    agreement: float  # part of the images whose two views choose the same prototype
+    agreement: float  # fraction of the images whose two views choose the same prototype
 
     @property
     def information(self) -> float:
-        """Nats that an assignment tells about its image: mean_entropy - entropy."""
+        """How much an assignment says about its image, in nats: mean_entropy - entropy."""
         return self.mean_entropy - self.entropy
 
     def as_metrics(self) -> dict[str, float]:
@@ -80,7 +80,7 @@ def count_duplicates(prototypes: Tensor, cosine: float = NEAR_DUPLICATE) -> int:
 
 def rank_me(features: Tensor) -> float:
     """Effective rank: exp of the entropy of the normalised singular values (Garrido et al. 2023)."""
-    if not bool(features.isfinite().all()):  # of which there are no singular values
+    if not bool(features.isfinite().all()):  # they would have no singular values
         raise UserError("the encoder's features are not finite; lower the learning rate, or start from other weights")
     values = torch.linalg.svdvals(features.double())
     p = values / values.sum().clamp(min=1e-12) + 1e-7
@@ -89,7 +89,7 @@ def rank_me(features: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, in words."""
+    """Something that is wrong, in words, with a remedy."""
 
     kind: str  # a few words that stay the same from probe to probe
     severe: bool  # collapsed, as opposed to partly collapsed
@@ -113,7 +113,7 @@ def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Remedies:
-    """What helps against each way in which prototypes fail, in the words of a method."""
+    """What a method advises for each way in which prototypes can fail."""
 
     few: str  # all images go to few prototypes
     unused: str  # some prototypes are not used, or are near-duplicates of others

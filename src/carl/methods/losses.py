@@ -2,7 +2,7 @@
 
 B: images in the batch of this process, N: of all processes, V: views of an image, K: prototypes, D: dimensions,
 G: parts of the embedding, each with an assignment of its own; 1 in the paper.
-Numbers of equations are those of CARL's paper unless another is named.
+Equation numbers are those of CARL's paper unless another is named.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def log_assignments(logits: Tensor) -> Tensor:
 def assignment_consistency(log_p: Tensor, log_q: Tensor) -> Tensor:
     """Negative log-probability that two views choose the same prototype (Eq. 4).
 
-    (B, K) x 2 or, where they must in each of the parts, (B, G, K) x 2 -> (). Computed in log space: a clamp would zero
+    (B, K) x 2 -> (), or the sum over parts: (B, G, K) x 2 -> (). Computed in log space: a clamp would zero
     the gradient of the pairs that disagree most.
     """
     return -(log_p + log_q).logsumexp(dim=-1).reshape(len(log_p), -1).sum(dim=1).mean()
@@ -41,10 +41,11 @@ def consistency(log_p: Tensor, log_q: Tensor, targets: Targets) -> Tensor:
     """Eq. 4 in one of three readings of how the gradient flows.
 
     `joint`: as the equation is written, both views carry the gradient.
-    `sum`: each view in turn is a fixed target for the other, the two terms added; its gradient is exactly
-    that of `joint`, its value twice as high.
-    `average`: the same, averaged, as CARP and PIP-Net do; half the gradient, so the prior weighs double. (In CARP half
-    of the prior's mean carries no gradient either, which makes up for it.)
+    `sum`: each view in turn is a fixed target for the other, and the two terms are added. The gradient is exactly
+    that of `joint`, the value twice as high.
+    `average`: their mean. Half the gradient, so the prior counts double. PIP-Net's loss, which it credits to CARL, has
+    fixed targets. CARP averages too, but its prior's mean includes the detached teacher, so that consistency and prior
+    keep the ratio they have with `joint`; see docs/reproduction.md.
     """
     if targets == "joint":
         return assignment_consistency(log_p, log_q)
@@ -65,7 +66,7 @@ def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
     """KL to uniform of the mean assignment (Eq. 5, 6) over the batch of all processes: (V, B, K) -> ().
 
     `all`: one mean over all views, as in CARP, the authors' next method. `each`: a mean and a divergence per
-    view, averaged: the other reading of Eq. 6. Of parts, (V, B, G, K), the sum.
+    view, averaged: the other reading of Eq. 6. With parts, (V, B, G, K), their sum.
     """
     if mean_over == "all":
         return kl_to_uniform(distributed.log_mean_exp(log_p.flatten(0, 1)))
@@ -76,8 +77,8 @@ def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
 class _LogAgreement(torch.autograd.Function):
     """Log-probability that rows of `p` and of `q` agree in every part: (G, N, K), (G, M, K) -> (N, M).
 
-    One part at a time, and again in the backward pass: N x M numbers in memory and not G times as many, which on a CPU
-    stay in its cache. Agreement below `least` counts as `least`: pairs that never agree repel no further.
+    It takes one part at a time, and computes it again in the backward pass: N x M numbers in memory instead of G times
+    as many, which stay in a CPU's cache. Agreement is clamped from below: pairs that never agree repel no further.
     """
 
     @staticmethod
@@ -107,14 +108,15 @@ class _LogAgreement(torch.autograd.Function):
 
 
 def _least(p: Tensor) -> float:
-    return torch.finfo(p.dtype).tiny * 2**24  # far enough from the least number for a gradient that fp16 scales
+    return torch.finfo(p.dtype).tiny * 2**24  # far enough above the smallest number for gradients that fp16 scales
 
 
 def chance_agreement(log_p: Tensor) -> Tensor:
-    """Log-probability that a view chooses as a view of another image does: (V, B, G, K) -> ().
+    """Log-probability that a view chooses the same prototypes as a view of another image: (V, B, G, K) -> ().
 
-    In each of the parts; the other image is any of the batch of all processes. Added to Eq. 4 it makes agreement
-    relative to chance: where all images have one assignment the two are equal, so that collapse gains nothing.
+    They must agree in every part. The other images are the negatives: all others in the batch of all processes. Added
+    to Eq. 4, this makes agreement relative to chance. When all images have one assignment, the two terms cancel, so
+    collapse gains nothing.
     """
     with full_precision(log_p.device.type):
         p = log_p.exp().transpose(0, 1)  # (B, V, G, K)
@@ -159,7 +161,7 @@ def nt_xent(first: Tensor, second: Tensor, temperature: float) -> Tensor:
 def info_nce(queries: Tensor, keys: Tensor, negatives: Tensor, temperature: float) -> Tensor:
     """Each query picks its key out of the negatives (MoCo, Eq. 1): (B, D), (B, D), (Q, D) -> ().
 
-    Keys carry no gradient; the negatives are of unit length already.
+    Keys carry no gradient. The negatives must have unit length.
     """
     with full_precision(queries.device.type):
         queries, keys = unit(queries), unit(keys.detach())
@@ -175,12 +177,12 @@ def regression(predictions: Tensor, targets: Tensor) -> Tensor:
 
 @torch.no_grad()
 def sinkhorn(scores: Tensor, epsilon: float, iterations: int, absent: Tensor | None = None) -> Tensor:
-    """Codes of which each prototype gets an equal part of the batch of all processes (SwAV, Eq. 3): (B, K) -> (B, K).
+    """Codes that share the batch of all processes equally among the prototypes (SwAV, Eq. 3): (B, K) -> (B, K).
 
-    Alternates between equal sums of prototypes and of images. Rows sum to one. Computed in log space: with a sharp
+    Alternates between equal sums for prototypes and for images. Rows sum to one. Computed in log space: with a sharp
     epsilon whole rows of the exponential would be zero, and the codes 0 / 0. Rows that are `absent` (B,) count for
-    nothing: their weight is exp(ABSENT), which is zero, and known on the device alone. In place, since with a queue
-    and many prototypes it is new memory that takes the time.
+    nothing: their weight is exp(ABSENT), which is zero. Only the device knows which they are. Works in place, because
+    with a queue and many prototypes most of the time goes into allocating memory.
     """
     with full_precision(scores.device.type):
         log_codes = (scores.float() if scores.dtype.itemsize < 4 else scores) / epsilon

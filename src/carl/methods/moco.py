@@ -16,7 +16,7 @@ from carl.methods.losses import info_nce, unit
 from carl.methods.paper import has_the_papers_size
 from carl.models.momentum import KeyEncoder
 
-QUEUE = 65_536  # its repository, --moco-k
+QUEUE = 65_536  # MoCo's repository, --moco-k
 
 
 class MocoOptions(MethodOptions):
@@ -32,7 +32,7 @@ class MocoOptions(MethodOptions):
     )
 
 
-# CARL's paper trains MoCo by its own repository: rate 0.03, decay 1e-4 on all weights, cosine to 0, its own
+# CARL's paper trains MoCo as MoCo's repository does: rate 0.03, decay 1e-4 on all weights, cosine to 0, and MoCo's
 # augmentation (--aug-plus).
 PAPER: Layer = {
     "views": {"pipeline": "moco"},
@@ -54,7 +54,7 @@ def fitting_queue(images: int, batch_size: int = 256) -> int:
 
 
 class MoCo(Method):
-    """A query is more like the key of its image than like the keys of other images, kept in a queue."""
+    """A query must be more similar to the key of its own image than to the keys of other images, kept in a queue."""
 
     Options = MocoOptions
 
@@ -75,7 +75,7 @@ class MoCo(Method):
 
     @classmethod
     def default_preset(cls, facts: DataFacts) -> str:
-        """The paper's on its data, `small` where its queue would hold most images more than once."""
+        """`paper` on the paper's data; `small` where the paper's queue would hold most images more than once."""
         if facts.name == "shapes":
             return "shapes"
         return "paper" if has_the_papers_size(facts) or fitting_queue(facts.images) == QUEUE else "small"

@@ -7,23 +7,26 @@ from dataclasses import dataclass
 from carl.data.facts import DataFacts
 from carl.methods.losses import Targets
 
-# How gradients flow in Eq. 4, which the paper does not say: each view in turn is a fixed target of the other. So
-# its figure 2 comes out, and 1,000 prototypes do not collapse; with `joint` targets the 2 of STL-10 is on the edge of
-# collapse (prior.py), and 4 does not hold 1,000 (measured: docs/reproduction.md). Its authors' CARP does the same.
+# How gradients flow in Eq. 4, which the paper does not say: here each view in turn is a fixed target for the other.
+# With this reading the paper's figure 2 comes out, and 1,000 prototypes do not collapse. With `joint` targets STL-10's
+# lambda of 2 is on the edge of collapse (prior.py), and 4 is too little for 1,000 prototypes. The evidence is in
+# docs/reproduction.md. PIP-Net's loss, credited to CARL's code, supports fixed targets. The authors' later CARP does
+# not support the doubled lambda: its prior's mean includes the detached teacher, so that consistency and prior keep the
+# ratio that they have with `joint` targets.
 PAPER_TARGETS: Targets = "average"
 
 
 @dataclass(frozen=True)
 class PaperValues:
-    images: int  # that it trains on
+    images: int  # training images
     prototypes: int  # K of CARL and of SwAV: sections 4.1, 4.2 and appendix A
     prior_start: float  # b of Eq. 8
     prior_end: float  # a of Eq. 8
-    clusters: tuple[int, ...]  # of PCL: appendix A
+    clusters: tuple[int, ...]  # for PCL: appendix A
 
 
-# Not in the paper: lambda for 64-px ImageNet (CIFAR's), and all of Tiny-ImageNet (CIFAR-100's). PCL's clusters for
-# ImageNet are those of its repository, "the standard configurations from their original repositories".
+# Not in the paper: lambda for 64-px ImageNet, taken from CIFAR, and all values for Tiny-ImageNet, taken from CIFAR-100.
+# PCL's clusters for ImageNet are from its repository: "the standard configurations from their original repositories".
 PAPER_VALUES = {
     "cifar10": PaperValues(50_000, 100, 4.0, 1.5, (250, 500, 1000)),
     "cifar100": PaperValues(50_000, 300, 4.0, 1.5, (2500, 5000, 10_000)),
@@ -34,7 +37,7 @@ PAPER_VALUES = {
 
 
 def paper_values(facts: DataFacts) -> PaperValues:
-    """The paper's values for this data; elsewhere ten prototypes a class, its rule of thumb, and CIFAR's lambda."""
+    """The paper's values for this data. Otherwise ten prototypes per class, its rule of thumb, and CIFAR's lambda."""
     if facts.name in PAPER_VALUES:
         return PAPER_VALUES[facts.name]
     few = 10 * facts.classes if facts.classes else 100 if facts.images < 20_000 else 300
@@ -43,12 +46,12 @@ def paper_values(facts: DataFacts) -> PaperValues:
 
 
 def has_the_papers_size(facts: DataFacts) -> bool:
-    """True for a data set of the paper with all its images: there nothing is cut down."""
+    """Whether this is one of the paper's data sets with all its images."""
     return facts.name in PAPER_VALUES and facts.images >= PAPER_VALUES[facts.name].images
 
 
 def fitting_clusters(facts: DataFacts) -> tuple[int, ...]:
-    """The paper's numbers of clusters, with as many images in each as there, and at least two: one is no cluster."""
+    """The paper's numbers of clusters, scaled to this many images; at least two."""
     values = paper_values(facts)
     share = min(1.0, facts.images / values.images)
     return tuple(max(2, min(facts.images // 2, round(count * share))) for count in values.clusters)

@@ -22,7 +22,7 @@ from carl.methods.moco import SHAPES as MOCO_SHAPES
 from carl.methods.paper import fitting_clusters, paper_values
 from carl.models.momentum import KeyEncoder
 
-NEGATIVES = 16_384  # its repository, --pcl-r: both the queue and the number of negative prototypes
+NEGATIVES = 16_384  # PCL's repository, --pcl-r: both the queue and the number of negative prototypes
 
 
 class PclOptions(MethodOptions):
@@ -45,7 +45,7 @@ class PclOptions(MethodOptions):
     shuffle_groups: int = Field(8, ge=1, description="As for MoCo.")
 
 
-# As MoCo's, and clusters from the middle of the run on: before, there is nothing to cluster.
+# MoCo's values, with clustering from the middle of the run on: before that there is nothing to cluster.
 SHAPES: Layer = merge([MOCO_SHAPES, {"method": {"restarts": 1, "warmup_epochs": 4}}])
 
 
@@ -122,7 +122,7 @@ class Clusterings(nn.Module):
 
 
 class PCL(Method):
-    """MoCo, and each image is also more like the centroid of its cluster than like other centroids."""
+    """MoCo, and each image must also be more similar to its cluster's centroid than to other centroids."""
 
     Options = PclOptions
 

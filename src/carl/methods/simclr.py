@@ -36,7 +36,7 @@ PAPER: Layer = {
 
 
 class SimCLR(Method):
-    """Two views of an image are more alike than any other two views of the batch."""
+    """Two views of one image must be more similar than any other two views in the batch."""
 
     Options = SimclrOptions
 

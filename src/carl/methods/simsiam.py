@@ -32,7 +32,7 @@ PAPER: Layer = {
 
 
 class SimSiam(Method):
-    """From one view predict the other, which stands still: no negatives, no momentum copy."""
+    """From one view predict the other, which carries no gradient. There are no negatives and no momentum copy."""
 
     Options = SimsiamOptions
 
@@ -40,7 +40,7 @@ class SimSiam(Method):
         super().__init__()
         options, dim = SimsiamOptions.of(config), config.model.output_dim
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
-        # A batch norm ends their projection (section 3); without it accuracy falls a little (their table 3).
+        # The authors' projection ends with a batch norm (section 3); without it accuracy falls a little (table 3).
         projection.append(nn.BatchNorm1d(dim, affine=False))
         predictor = ProjectionHead(dim, options.predictor_dim, dim, hidden_layers=1, batch_norm=True)
         self.head = nn.Sequential(OrderedDict(projection=projection, predictor=predictor))

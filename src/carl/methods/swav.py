@@ -29,7 +29,7 @@ from carl.methods.paper import paper_values
 from carl.models.heads import Prototypes
 from carl.models.momentum import Queue
 
-QUEUE = 3840  # its scripts for batches of 256, --queue_length
+QUEUE = 3840  # SwAV's scripts for batches of 256, --queue_length
 
 
 class SwavOptions(MethodOptions):
@@ -45,7 +45,7 @@ class SwavOptions(MethodOptions):
     frozen_epochs: float = Field(1.0, ge=0, description="Epochs at the start in which the prototypes do not move.")
 
 
-# Rate and decay of its repository for batches of 256; LARS. 0.6 down to 0.0006 is what CARL's paper uses too.
+# Rate and decay of SwAV's repository for batches of 256, with LARS. CARL's paper also uses 0.6 down to 0.0006.
 PAPER: Layer = {
     "views": {"pipeline": "swav"},
     "optim": {"name": "lars", "lr": 0.6, "lr_end": 0.0006, "weight_decay": 1e-6, "exclude": "none"},
@@ -57,7 +57,7 @@ SHAPES: Layer = {
 
 
 class SwAV(Method):
-    """From one view predict the code of the other, codes using all prototypes alike."""
+    """From one view predict the code of the other. Codes use all prototypes equally."""
 
     Options = SwavOptions
 
@@ -91,7 +91,9 @@ class SwAV(Method):
 
     def represent(self, batch: Batch) -> Tensor:
         features = forward_views(self.encoder, batch.views, together=True)  # (V, B, F)
-        embeddings = self.head.get_submodule("projection")(features.flatten(0, 1))  # all sizes at once, as in its code
+        embeddings = self.head.get_submodule("projection")(
+            features.flatten(0, 1)
+        )  # all sizes at once, as in SwAV's code
         return unit(embeddings.unflatten(0, features.shape[:2]))  # (V, B, D)
 
     def embed(self, images: Tensor) -> Tensor:
@@ -111,7 +113,7 @@ class SwAV(Method):
         return loss, {"loss": loss, **figures, "spread": spread(represented[0])}
 
     def _codes(self, embeddings: Tensor, scores: Tensor, large: int, progress: float) -> Tensor:
-        """Codes of a large view, the queue taking part from its epoch on and once it is full (SwAV, section 3.1)."""
+        """Codes of a large view. The queue takes part from `queue_epoch` on, once it is full (SwAV, section 3.1)."""
         count, absent = len(scores), None
         if self.queues and self._epochs_done(progress) >= self.options.queue_epoch:
             # Each process takes its share of the queue, so that all of it counts once.

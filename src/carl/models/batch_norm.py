@@ -17,7 +17,7 @@ KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d)
 
 
 class SharedBatchNorm(_BatchNorm):
-    """Batch norm whose statistics are those of all processes, on any device; torch's own works on CUDA alone.
+    """Batch norm over the batch of all processes, on any device; torch's own works on CUDA only.
 
     Each process gives its mean and variance of C channels and its number of values, one message forward and one
     backward. The gradient is exact, also where one process has more images than another, or none. Parameters, buffers
@@ -32,7 +32,7 @@ class SharedBatchNorm(_BatchNorm):
         return output
 
     def _check_input_dim(self, input: Tensor) -> None:
-        """Any number of dimensions after the channels will do."""
+        """Accept any number of dimensions after the channels."""
 
     def _by_running_statistics(self, input: Tensor) -> Tensor:
         return super().forward(input)
@@ -62,7 +62,7 @@ class SharedBatchNorm(_BatchNorm):
         return output.to(input.dtype)
 
     def _follow(self, mean: Tensor, variance: Tensor, total: Tensor) -> None:
-        """Move the running statistics; as torch's, they are of the unbiased variance."""
+        """Update the running statistics, with the unbiased variance as torch does."""
         assert self.running_mean is not None
         assert self.running_var is not None
         assert self.num_batches_tracked is not None
@@ -90,7 +90,7 @@ def share_batch_norm(module: nn.Module, device: torch.device) -> None:
 
 @contextmanager
 def by_batch_statistics(module: nn.Module) -> Iterator[None]:
-    """Inside, batch norms in eval mode go by the batch they get, as in training, but follow nothing.
+    """Inside, batch norms in eval mode use the statistics of their batch, as in training, but keep no running ones.
 
     So a model is seen as its training begins, when the running statistics are not yet those of any image.
     """

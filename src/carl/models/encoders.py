@@ -17,7 +17,7 @@ from carl.models.tiny_maps import adapt_to_tiny_maps
 from carl.models.torch_files import read_torch_file
 
 CLASSIFIERS = ("fc.", "head.", "classifier.", "head.fc.")  # layers above the representation, by timm's names
-WRAPPERS = ("module.", "encoder.", "backbone.", "model.")  # what other tools put before the names
+WRAPPERS = ("module.", "encoder.", "backbone.", "model.")  # prefixes that other tools add
 
 
 def build_encoder(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
@@ -72,7 +72,7 @@ def use_small_stem(encoder: nn.Module, channels: int, name: str) -> None:
 
 
 def feature_size(encoder: nn.Module, channels: int, image_size: int) -> int:
-    """Length of the representation, measured: timm's attributes differ among models with their own heads."""
+    """Length of the representation. It is measured, because timm's attributes do not always give it."""
     was_training = encoder.training
     encoder.eval()
     try:
@@ -108,14 +108,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def _is_dense(value: object) -> bool:
-    """Whether a value is a tensor that has its numbers, neither sparse nor quantised nor of a shape alone."""
+    """Whether a value is an ordinary tensor: not sparse, not quantised, and not just a shape without numbers."""
     if not isinstance(value, Tensor) or value.layout != torch.strided:
         return False
     return not value.is_quantized and value.device.type == "cpu"
 
 
 def load_weights(encoder: nn.Module, path: Path) -> None:
-    """Load a file into the encoder: every key of the encoder must be there, and only a classifier may be over."""
+    """Load a file into the encoder. It must have every key of the encoder, and may have a classifier besides."""
     wanted = encoder.state_dict()
     found = read_weights(path)
     for prefix in WRAPPERS:
@@ -140,4 +140,4 @@ def load_weights(encoder: nn.Module, path: Path) -> None:
     encoder.load_state_dict(found)
     bad = next((key for key, value in encoder.state_dict().items() if not bool(value.isfinite().all())), None)
     if bad is not None:
-        raise UserError(f"{path} holds values that are not finite (in {bad}); give weights that are whole")
+        raise UserError(f"{path} holds values that are not finite (in {bad}); give a file without NaN and infinity")

@@ -1,4 +1,4 @@
-"""What stands on the encoder while it learns: the projection head and the prototypes."""
+"""What is on top of the encoder during training: the projection head and the prototypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow copies of a network, and queues of what they gave."""
+"""Slow copies of a network, and queues of their outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from carl import distributed
 
 
 def momentum_copy(module: nn.Module) -> nn.Module:
-    """A copy that no gradient reaches; `average_into` lets it follow."""
+    """A copy without gradients; `average_into` moves it towards the original."""
     twin = copy.deepcopy(module)
     return twin.requires_grad_(False)
 
@@ -31,7 +31,7 @@ def average_into(target: nn.Module, source: nn.Module, momentum: float) -> None:
 
 @torch.no_grad()
 def distance(target: nn.Module, source: nn.Module) -> Tensor:
-    """Norm of the difference of the parameters over that of the source: 0 where the copy has caught up."""
+    """Relative distance of the parameters: the norm of the difference over that of the source."""
     theirs = [p.detach() for p in source.parameters()]
     gaps = torch._foreach_sub(list(target.parameters()), theirs)
     return _norm(gaps) / _norm(theirs)
@@ -90,7 +90,7 @@ class Queue(nn.Module):
 
     @torch.no_grad()
     def push(self, embeddings: Tensor) -> None:
-        """Put a batch in; no host sync, so the place is computed where the queue lies."""
+        """Put a batch in. The position is computed on the queue's device, so the host does not wait."""
         newest = embeddings[-len(self.rows) :].to(self.rows.dtype)
         places = (self.seen + torch.arange(len(newest), device=newest.device)) % len(self.rows)
         self.rows.index_copy_(0, places, newest)
@@ -98,12 +98,12 @@ class Queue(nn.Module):
 
     @property
     def filled(self) -> Tensor:
-        """Share of the queue that is embeddings and no longer the random start."""
+        """The fraction of the queue that holds embeddings, not the random start."""
         return (self.seen / len(self.rows)).clamp(max=1.0)
 
 
 class KeyEncoder(nn.Module):
-    """A slow copy of encoder and head, and a queue of the keys it gave: what MoCo and PCL contrast with."""
+    """A slow copy of encoder and head, and a queue of its keys: what MoCo and PCL contrast with."""
 
     def __init__(self, encoder: nn.Module, head: nn.Module, dim: int, queue: int, momentum: float, groups: int) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class KeyEncoder(nn.Module):
         return forward_shuffled(self.network, images, self.groups)
 
     def remember(self, keys: Tensor) -> None:
-        """Keep unit keys for the queue; they come in after the step, whose loss still needs it as it was."""
+        """Keep unit keys for the queue. They enter it after the step, because the loss needs the queue unchanged."""
         self._newest = distributed.gather(keys.detach())
 
     def follow(self, encoder: nn.Module, head: nn.Module) -> None:
@@ -128,7 +128,7 @@ class KeyEncoder(nn.Module):
         average_into(self.network.get_submodule("head"), head, self.momentum)
 
     def figures(self, encoder: nn.Module) -> dict[str, float]:
-        """Share of the queue that is keys, steps since its oldest key, and how far the slow copy lags."""
+        """How much of the queue is filled, the age of its oldest key in steps, and how far the slow copy lags."""
         size, newest = len(self.queue.rows), 0 if self._newest is None else len(self._newest)
         return {
             "queue_filled": float(self.queue.filled),

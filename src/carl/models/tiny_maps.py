@@ -25,7 +25,7 @@ PRODUCTS_TO_PIXELS = ((0.0, 1.0, 1.0), (1.0, 1.0, 0.0))  # products of the facto
 MINIMUM_BATCH = 32
 MINIMUM_BATCH_CHANNELS_LAST = 128  # oneDNN reorders the weights in each step
 MINIMUM_CHANNELS = 64
-IMAGE_CHANNELS = 4  # a convolution of so few channels is the stem
+IMAGE_CHANNELS = 4  # a convolution with at most this many channels is the stem
 
 # An older torch cannot tell an export from a compilation: there both keep the plain convolution.
 _is_exporting = getattr(torch.compiler, "is_exporting", torch.compiler.is_compiling)
@@ -71,7 +71,7 @@ class ChannelsLastConv2d(nn.Conv2d):
 
 
 def _was_measured(conv: nn.Conv2d, input: Tensor) -> bool:
-    """Whether the tensors are of a kind for which the faster ways were measured and are right."""
+    """Whether the faster ways were measured, and are right, for such tensors."""
     if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return False  # an exported graph may run on any device
     return input.device.type == "cpu" and input.dim() == 4 and input.shape[1] == conv.in_channels

@@ -1,4 +1,4 @@
-"""Files of torch.save from anywhere: read without running anything, and in no more memory than they are long."""
+"""Reads what torch.save wrote, from any source: runs nothing in it, and takes no more memory than the file is long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import IO, Any
 
 import torch
 
-# What a state dict or a checkpoint asks for by name. torch's own reader allows more, some of which makes much of little
-# when it is called: bytearray(5 * 10**10) is fifty gigabytes of zeros, and so are tensors by their size.
+# The names that the pickle of a state dict or a checkpoint refers to. torch's own reader allows more, and with some of
+# those a short file fills the memory: bytearray(5 * 10**10) makes fifty gigabytes of zeros, and so do tensors by size.
 _WANTED = re.compile(
     r"collections (OrderedDict|Counter)|torch\._utils _rebuild_(tensor_v2|parameter|parameter_with_state)"
     r"|torch (?!Typed|Untyped)\w+Storage|torch (Size|device|bool|b?float\d+|u?int\d+|complex\d+)"
@@ -24,16 +24,25 @@ _ITEM_BYTES = {
     "ComplexDouble": 16, "ComplexFloat": 8,
 }  # fmt: skip
 _ZIP = b"PK\x03\x04"
+# Names in a zip, below a folder of any name. torch finds a record whatever the case of its name, and so could be given
+# another pickle than the one that is checked here.
+_RECORDS = re.compile(
+    r"[^/\\]+/(data\.pkl|data/\d+|byteorder|version|\.format_version|\.storage_alignment|\.data/serialization_id)"
+)
 _LEGACY_PICKLES = 5  # before 1.6: magic number, version, system, the object, keys of its storages
 
 
 def read_torch_file(path: Path) -> Any:
-    """What torch.save wrote, on the CPU; anything may be raised for a file that is damaged or wants more than data."""
+    """What torch.save wrote, on the CPU.
+
+    Any exception may be raised for a file that is damaged, or that asks for more than tensors and numbers.
+    """
     with path.open("rb") as file:
         packed = file.read(len(_ZIP)) == _ZIP
         file.seek(0)
         if packed:
             _check_zip(file)
+            _check_what_torch_finds(path)
         else:
             for _ in range(_LEGACY_PICKLES):
                 _check_pickle(file)
@@ -42,23 +51,36 @@ def read_torch_file(path: Path) -> Any:
 
 def _check_zip(file: IO[bytes]) -> None:
     with zipfile.ZipFile(file) as archive:
-        for member in archive.infolist():
+        members = archive.infolist()
+        folders = {member.filename.partition("/")[0] for member in members}
+        if len(folders) != 1 or len({member.filename for member in members}) != len(members):
+            raise ValueError("it holds several folders, or a name twice, which torch.save does not write")
+        for member in members:
+            if not _RECORDS.fullmatch(member.filename):
+                raise ValueError(f"it holds {member.filename[:200]!r}, which torch.save does not write")
             if member.compress_type != zipfile.ZIP_STORED:  # torch never does, and what is deflated may be a bomb
                 raise ValueError(f"it is compressed ({member.filename}), which torch.save does not do")
-            if member.filename.endswith(".pkl"):
-                content = archive.read(member)
-                _check_pickle(io.BytesIO(content))
-                _check_storages(content, member.filename.rpartition("/")[0], archive)
+        content = archive.read(f"{folders.pop()}/data.pkl")
+    _check_pickle(io.BytesIO(content))
+    _check_storages(content, members)
 
 
-def _check_storages(content: bytes, folder: str, archive: zipfile.ZipFile) -> None:
-    """Refuse a storage that is shorter than its tensors are told: older versions of torch would read beyond its end."""
-    lengths = {member.filename: member.file_size for member in archive.infolist()}
+def _check_what_torch_finds(path: Path) -> None:
+    """The same look at the pickle that torch's own reader finds.
+
+    A file made for it can have two tables of contents, of which Python's reader and torch's each take another.
+    """
+    _check_pickle(io.BytesIO(torch._C.PyTorchFileReader(str(path)).get_record("data.pkl")))
+
+
+def _check_storages(content: bytes, members: list[zipfile.ZipInfo]) -> None:
+    """Refuse a storage that is shorter than its pickle says: older versions of torch would read beyond its end."""
+    lengths = {member.filename.partition("/")[2]: member.file_size for member in members}
     for kind, key, count in _stated_storages(content):
-        record = f"{folder}/data/{key}".lstrip("/")
+        record = f"data/{key}"
         needed = count * _ITEM_BYTES[kind.removeprefix("torch ").removesuffix("Storage")]
         if lengths.get(record, -1) < needed:
-            raise ValueError(f"its {record} is shorter than the {needed} bytes that are stated")
+            raise ValueError(f"its {record} is shorter than the {needed} bytes that its pickle names")
 
 
 def _stated_storages(content: bytes) -> Iterator[tuple[str, str, int]]:
@@ -83,7 +105,7 @@ def _stated_storages(content: bytes) -> Iterator[tuple[str, str, int]]:
                 case _:
                     raise ValueError("it names a storage in a way that torch.save does not")
         elif name != "TUPLE":
-            values.append(None)  # whatever it is, it is no part of a storage's name
+            values.append(None)  # whatever it is, it is not part of a storage's name
         before = name
 
 

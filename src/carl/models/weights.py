@@ -28,14 +28,14 @@ def read_weights_into(path: Path, module: nn.Module) -> None:
 
 
 def check_finite(path: Path, module: nn.Module) -> None:
-    """Weights that are not finite give no features, whatever reads them."""
+    """Refuse weights with NaN or infinity, which give no features."""
     bad = next((key for key, value in module.state_dict().items() if not bool(value.isfinite().all())), None)
     if bad is not None:
         raise UserError(f"{path} holds values that are not finite (in {bad}); restore the file or train again")
 
 
 def weights_hash(module: nn.Module) -> str:
-    """The hash of a module's weights and batch-norm statistics, which is also that of the file they are saved in."""
+    """The hash of a module's weights and batch-norm statistics. The file they are saved in has the same hash."""
     return hash_tensors(
         StoredTensor(
             name=key,

@@ -17,7 +17,7 @@ PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safe
 
 @dataclass(frozen=True)
 class Hardware:
-    """What only torch can tell; `carl.device.hardware` asks it."""
+    """What only torch knows about the machine; `carl.device.hardware` asks it."""
 
     device: str  # cpu, cuda:0 ...
     threads: int
@@ -25,7 +25,7 @@ class Hardware:
 
 
 def environment(command: Sequence[str], seed: int, hardware: Hardware) -> dict[str, Any]:
-    """What environment.json tells of a run, the format of its directory aside."""
+    """The content of environment.json, except for the format of the directory."""
     return {
         "command": list(command),
         "device": hardware.device,
@@ -43,7 +43,7 @@ def environment(command: Sequence[str], seed: int, hardware: Hardware) -> dict[s
 
 
 def machine(hardware: Hardware) -> dict[str, Any]:
-    """What a result file tells of where it was measured."""
+    """What a result file says about where it was measured."""
     return {
         "device": hardware.device,
         "processor": processor(),

@@ -1,4 +1,4 @@
-"""gallery.npz: what it must hold for a page to be drawn from it, each array of its kind and shape, numbers in range."""
+"""gallery.npz: the arrays that a page needs, and checks of their kinds, shapes and ranges."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import zipfile
 import numpy as np
 
 from carl.errors import UserError
+from carl.records.regular_files import open_regular
 from carl.records.run_directory import RunDirectory
 
 Gallery = dict[str, np.ndarray]
@@ -48,27 +49,29 @@ BELOW = {
     "group": "K",
     "group_twin": "K",
 }
-# Some times what a run writes: features are compared in pairs, and pictures of 25 thumbnails or 33 views side by side
-# must be under the 16,383 pixels of WebP.
+# A few times more than a run writes. Features are compared in pairs, and pictures of 25 thumbnails or 33 views side by
+# side must stay below WebP's limit of 16,383 pixels.
 MOST = {"N": 100_000, "D": 16_384, "K": 1_000_000, "V": 32, "U": 32, "H": 256, "W": 256, "Y": 256, "X": 256}
 MOST_CLASSES = 65_536  # the limit of every data set
 
 
 def remake_command(run: RunDirectory) -> str:
-    """What makes a gallery that a run does not have."""
+    """The command that makes the gallery of a run."""
     return f"carl pretrain --resume {run.quoted} --set log.report=true"
 
 
 def read_gallery(run: RunDirectory) -> Gallery | None:
-    """The arrays of a run's gallery, checked; None if they are of another format."""
+    """The arrays of a run's gallery, checked; None if they have another format."""
     file = run.gallery_file
     try:
-        with zipfile.ZipFile(file) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > LARGEST_GALLERY:
-            raise ValueError(f"{size} bytes unpacked, and at most {LARGEST_GALLERY} are read")
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            gallery = {name: arrays[name] for name in arrays.files}
+        with open_regular(file) as opened:
+            with zipfile.ZipFile(opened) as archive:
+                size = sum(member.file_size for member in archive.infolist())
+            if size > LARGEST_GALLERY:
+                raise ValueError(f"{size} bytes unpacked, and at most {LARGEST_GALLERY} are read")
+            opened.seek(0)
+            with np.load(opened, allow_pickle=False) as arrays:
+                gallery = {name: arrays[name] for name in arrays.files}
         if int(gallery.get("format", np.zeros(()))) != GALLERY_FORMAT:
             return None
         check_gallery(gallery)
@@ -81,7 +84,7 @@ def read_gallery(run: RunDirectory) -> Gallery | None:
 
 
 def check_gallery(gallery: Gallery) -> None:
-    """Raise a ValueError or a KeyError that names the array which is missing, or not what a run writes."""
+    """Raise a ValueError or a KeyError that names an array that is missing or wrong."""
     sides: dict[str, int] = {}
     for wanted in (NEEDED, GROUPS, LABELS, NAMES):
         if wanted is NEEDED or any(name in gallery for name in wanted):  # the others come whole or not at all

@@ -17,16 +17,16 @@ LARGEST = 1e300  # figures below this can be averaged with others without overfl
 
 
 def is_record(record: Record) -> bool:
-    """Whether a line is one that a run writes; lines by other hands are not resumed from."""
+    """Whether carl can have written this line; resume ignores all others."""
     kind, step, epoch = record.get("kind"), record.get("step"), record.get("epoch")
     if not isinstance(kind, str) or not isinstance(step, int) or not _is_figure(epoch) or not math.isfinite(epoch):
         return False
-    allowed = _is_anything if kind == "event" else _is_figure  # events hold what they will
+    allowed = _is_anything if kind == "event" else _is_figure  # events may hold anything
     return all(_fits(key, value, allowed) for key, value in record.items())
 
 
 def read_records(path: Path) -> list[Record]:
-    """The lines that can be shown, each with those of its values that can be."""
+    """The lines that can be shown, each with only the values that can be shown."""
     cleaned = (_cleaned(record) for record in files.read_json_lines(path))
     return [record for record in cleaned if record is not None]
 
@@ -44,7 +44,7 @@ def _cleaned(record: Record) -> Record | None:
 
 
 def _fits(key: str, value: object, allowed: Callable[[object], bool]) -> bool:
-    """Whether a value is of the type that `key` has; of other keys it must be `allowed`."""
+    """Whether a value has the type that `key` requires; the values of other keys must be `allowed`."""
     if key in LISTS_OF_TEXTS:
         return isinstance(value, list) and all(isinstance(text, str) for text in value)
     return isinstance(value, str) if key in TEXTS else allowed(value)
@@ -55,7 +55,7 @@ def _is_anything(value: object) -> bool:
 
 
 def _is_figure(value: object) -> TypeGuard[float]:
-    """A number that can be written as one; a metric may be NaN."""
+    """Whether this is a number that fits in 64 bits; a metric may be NaN."""
     return isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
 
 

@@ -1,4 +1,4 @@
-"""When a prototype counts as dead, and when two count as one: asked by the probe and by the report."""
+"""When a prototype counts as dead, and when two count as one, for the probe and the report."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from carl import files
 from carl.config import Config, read_toml, to_toml
 from carl.errors import UserError
 from carl.records.environment import Hardware, environment
+from carl.records.regular_files import read_bytes, read_text
 
 RUN_FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
 JOB_LOCK = ".job.lock"  # held by `carl compare` and `carl reproduce`, which also measure
@@ -25,7 +26,7 @@ JOB_LOCK = ".job.lock"  # held by `carl compare` and `carl reproduce`, which als
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What using the encoder needs to know of the training data, which may be gone by then."""
+    """What using the encoder needs to know about the training data, which may be gone by then."""
 
     name: str  # a known name ("cifar10") where the source is recognised, else what the user gave
     images: int
@@ -39,7 +40,7 @@ class DataRecord:
     fingerprint: str
 
     def check(self) -> None:
-        """Raise a ValueError for what no data set can have."""
+        """Raise a ValueError for values that no data set can have."""
         sides = (self.images, self.channels, self.height, self.width, self.image_size)
         if min(sides) < 1 or not len(self.mean) == len(self.std) == self.channels:
             raise ValueError("sizes, or numbers of channels, that do not go together")
@@ -87,6 +88,7 @@ class RunDirectory:
             missing = "does not exist, so it is not a run directory"
             what = "is not a run directory: it has no config.toml" if path.exists() else missing
             raise UserError(f"{path} {what}; give the directory that `carl pretrain` printed")
+        run.check_files()
         return run
 
     @classmethod
@@ -98,7 +100,10 @@ class RunDirectory:
             if folder.name == cls(folder.parent).kept_encoders.name:
                 folder = folder.parent
         run = cls(folder)
-        return run if run.exists else None
+        if not run.exists:
+            return None
+        run.check_files()
+        return run
 
     @property
     def exists(self) -> bool:
@@ -111,7 +116,7 @@ class RunDirectory:
 
     @staticmethod
     def check_free(path: Path) -> None:
-        """Refuse a place that holds anything, except what a process left that was killed while it made the run."""
+        """Refuse a path that is in use, except for leftovers of a process that was killed while it made the run."""
         if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
             raise UserError(
                 f"run directory {path} exists; choose another --out, or go on with `carl pretrain --resume {path}`"
@@ -119,7 +124,7 @@ class RunDirectory:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For this process alone; the lock of a process that ended, however it ended, is in no one's way."""
+        """Inside, no other process uses the run. A process that ends, even if it is killed, gives up its lock."""
         with files.only_holder(self.lock_file) as held:
             if not held:
                 raise UserError(
@@ -128,8 +133,15 @@ class RunDirectory:
                 )
             yield
 
+    def check_files(self) -> None:
+        """Refuse a run with anything but regular files: reading or writing a named pipe would wait for ever."""
+        own = [file for file in vars(self).values() if file not in (self.path, self.results, self.kept_encoders)]
+        for file in (*own, *self.results.glob("*.json"), *self.kept_encoders.glob("*.safetensors")):
+            if file.exists() and not file.is_file():
+                raise UserError(f"{file} is not a regular file, and a run holds nothing else; remove it")
+
     def check_format(self) -> None:
-        """Refuse a directory that a later version of carl has written; those before wrote no other format."""
+        """Refuse a directory from a later version of carl. All earlier versions wrote this format."""
         found = self.read_environment().get("format", RUN_FORMAT)
         if found != RUN_FORMAT:
             raise UserError(
@@ -149,18 +161,18 @@ class RunDirectory:
         files.write_text(self.config_file, to_toml(config))
 
     def read_environment(self) -> dict[str, Any]:
-        """What environment.json holds; {} where there is none."""
+        """The content of environment.json; {} if there is none."""
         return read_json_object(self.environment_file)
 
     def write_data(self, record: DataRecord) -> None:
         files.write_json(self.data_file, asdict(record))
 
     def read_data(self) -> DataRecord | None:
-        """None for a run that was made before data.json was."""
+        """The content of data.json; None for old runs, which have none."""
         if not self.data_file.is_file():
             return None
         try:
-            record = TypeAdapter(DataRecord).validate_json(self.data_file.read_bytes())
+            record = TypeAdapter(DataRecord).validate_json(read_bytes(self.data_file))
             record.check()
         except (ValueError, RecursionError) as error:
             reason = " ".join(str(error).split()[:20])
@@ -174,14 +186,14 @@ class RunDirectory:
         return self.kept_encoders / f"epoch-{epoch:04d}.safetensors"
 
     def head_of(self, encoder: Path) -> Path:
-        """Where the projection head and the prototypes are that were saved with an encoder of this run."""
+        """The file with the projection head and the prototypes that belong to an encoder of this run."""
         if encoder.name == self.encoder_file.name:
             return self.head_file
         return encoder.with_name(f"{encoder.stem}-head.safetensors")
 
 
 def kept_epoch(encoder: str) -> int | None:
-    """The epoch that an encoder was kept of, by the name of its file; None for any other."""
+    """The epoch in the name of a kept encoder's file; None for other files."""
     found = re.search(r"epoch-(\d+)\.safetensors$", encoder)
     return int(found[1]) if found else None
 
@@ -195,11 +207,11 @@ def free_name(folder: Path, name: str) -> Path:
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; {} where there is no file, or something else in it."""
+    """The object in a JSON file; {} if there is no file or it holds something else."""
     if not path.is_file():
         return {}
     try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_int=_whole_number)
+        value = json.loads(read_text(path), parse_int=_whole_number)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid JSON ({error}); delete or restore it") from None
     return value if isinstance(value, dict) else {}
@@ -212,7 +224,7 @@ def _whole_number(digits: str) -> int:
 
 
 def _is_left_over(path: Path) -> bool:
-    """Whether a file is one of those that are there before config.toml makes a directory a run."""
+    """Whether a file is one of those that are written before config.toml, which makes a directory a run."""
     if path.name == "environment.json":
         return "format" in read_json_object(path)
     # job.json: what `carl compare` and `carl reproduce` write about a run that could not start.

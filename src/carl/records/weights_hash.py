@@ -1,4 +1,4 @@
-"""The hash by which a result names its weights: the same for a file and for the module that is loaded from it."""
+"""The hash that identifies weights in a result: the same for a file and for the module loaded from it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from carl.records.regular_files import read_bytes
 
 # Names of safetensors' number types in torch; the hash holds torch's.
 TORCH_TYPES = {
@@ -37,7 +39,7 @@ def hash_tensors(tensors: Iterable[StoredTensor]) -> str:
 def file_hash(path: Path) -> str:
     """The hash of the weights in a safetensors file; "" if it is missing or damaged."""
     try:
-        return hash_tensors(_tensors_in(memoryview(path.read_bytes())))
+        return hash_tensors(_tensors_in(memoryview(read_bytes(path))))
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return ""
 

@@ -153,7 +153,7 @@ def markdown(source: str, rows: Sequence[dict[str, Any]]) -> str:
             f"{first['batch_size']}. "
             "kNN: k=20, offline, all test images. Linear: cached features of the central "
             f"{PROTOCOLS['linear-cached'].centre:.1%} of each side. Gain is over the same encoder with random "
-            f"weights. Images/s: all of the training but its probes. {machines}, {dates}.",
+            f"weights. Images/s: all of the training except its probes. {machines}, {dates}.",
             "",
         ]
     if shared:

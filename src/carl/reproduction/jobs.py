@@ -1,4 +1,4 @@
-"""A job: one pretraining run and what is measured of it. Its outcome is one JSON file."""
+"""A job: one pretraining run and its measurements. Its outcome is one JSON file."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from carl.evaluation.results import centre_of
 from carl.methods.build import read_config, with_absolute_paths
 from carl.methods.health import TOO_EARLY
 from carl.records.environment import machine
+from carl.records.regular_files import read_text
 from carl.records.run_directory import JOB_LOCK, RunDirectory
 from carl.records.weights_hash import file_hash
 from carl.reproduction.data_paths import data_source, with_data_source
@@ -87,7 +88,7 @@ class Job:
 
 
 def identity(layer: Layer) -> Layer:
-    """The values that have a say in the weights: two layers with the same, and the same presets, are the same run."""
+    """The values that affect the weights. Two layers with the same ones, and the same presets, are the same run."""
     plain = with_present_names(json.loads(json.dumps(layer)))
     found = {
         section: {
@@ -112,7 +113,7 @@ def stored_outcome(root: Path, job: Job) -> Outcome | None:
 def _read(path: Path) -> Outcome | None:
     """An outcome; None if there is none or its file is damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_text(path))
     except (OSError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and _is_whole(found) else None
@@ -260,7 +261,7 @@ def _is_of_these_weights(outcome: Outcome, folder: Path) -> bool:
 
 
 def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
-    """Refuse to stretch a run of another length, and point one that began elsewhere at where its data are now.
+    """Refuse to extend a run of another length, and tell a run that began elsewhere where its data are now.
 
     When the run resumes, the fingerprint in the checkpoint tells whether they are the same images.
     """

@@ -77,7 +77,7 @@ def reproduce(request: ReproduceRequest, say: Say) -> int:
         raise UserError("--dry-run says what would be run and --status what is done; give one of them")
     work = plan_reproduction(request)
     if not work.jobs:
-        say(f"--shard {request.shard} has no run, for there are {len(work.all_jobs)} in all")
+        say(f"--shard {request.shard} has no runs: there are only {len(work.all_jobs)} in all")
     elif request.dry_run:
         say_dry_run(work, say)
     elif request.status:
@@ -113,7 +113,7 @@ def run_reproduction(work: Reproduction, yes: bool, say: Say) -> int:
     """Run what is not done, and write tables and figures of what is; the exit code."""
     small = work.scale.name == "smoke"  # where everything is run: that it runs is the question
     if not small and (adopted := adopt_outcomes(work.all_jobs, work.results, work.runs)):
-        say(f"{adopted} outcomes are those of {work.results}; to measure them yourself, give another --out")
+        say(f"{adopted} outcomes are taken from {work.results}; to measure them yourself, give another --out")
     expected = None if small else expected_cost(work, yes, say)
     try:
         failed = run_jobs(work.jobs, work.runs, say, not small, work.data_root, expected)
@@ -128,7 +128,7 @@ def run_reproduction(work: Reproduction, yes: bool, say: Say) -> int:
 
 
 def expected_cost(work: Reproduction, yes: bool, say: Say) -> Estimate | None:
-    """What the runs that are left will take, None if none is left; more than a day needs `yes`."""
+    """The time that the remaining runs will take, None if there are none. More than a day needs `yes`."""
     waiting = [job for job in work.jobs if job_state(work.runs, job) != "done"]
     if not waiting:
         return None
@@ -174,7 +174,7 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: S
     if lost and all(lost):
         raise next(iter(missing.values()))
     for name, reason in missing.items():
-        say(f"{sum(name in names for names in lost)} of {len(jobs)} runs will fail, for want of {name}: {reason}")
+        say(f"{sum(name in names for names in lost)} of {len(jobs)} runs will fail because {name} is missing: {reason}")
 
 
 def measure_assignment_cost(work: Reproduction, say: Say) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from carl import files
-from carl.child_process import start_python
+from carl.child_process import end_with_parent, start_python
 from carl.errors import UserError
 from carl.reproduction.cost import Estimate
 from carl.reproduction.jobs import (
@@ -49,7 +49,7 @@ class Shard:
         number, slash, of = text.partition("/")
         whole = number.isascii() and of.isascii() and number.isdigit() and of.isdigit()
         if not (slash and whole and 1 <= int(number) <= int(of)):
-            raise UserError(f"--shard {text!r} is not a part such as 2/4; the first number is 1 to the second")
+            raise UserError(f"--shard {text!r} is not a shard such as 2/4; use I/N with I from 1 to N")
         return cls(int(number), int(of))
 
     def take(self, jobs: Sequence[Job]) -> list[Job]:
@@ -93,7 +93,7 @@ def run_jobs(
         try:
             reason = _run_in_own_process(job, root, data_root) if own_process else _run_here(job, root, data_root)
         except InUseError:
-            say("  another process is at this run, and it is left to that one")
+            say("  another process is at this run, so it is skipped here")
             continue
         if reason is not None:
             failed[job.name] = reason
@@ -154,7 +154,7 @@ def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | N
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     where = [] if data_root is None else [str(data_root)]
-    arguments = ["-m", "carl.reproduction.runner", json.dumps(job.to_json()), str(root), *where]
+    arguments = ["-m", "carl.reproduction.runner", str(os.getpid()), json.dumps(job.to_json()), str(root), *where]
     with log.open("ab") as output:
         before = output.tell()  # what earlier attempts said
         # In a session of its own, so that Ctrl-C reaches it once, from us.
@@ -194,7 +194,7 @@ def _last_line(log: Path, begin: int = 0) -> str:
 
 @contextmanager
 def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Passes signals that would end this process on to the child, which saves; gives the signals that came.
+    """Passes signals that would end this process on to the child, which saves. Gives a list of the signals that came.
 
     A second one reaches the child too, and ends it at once.
     """
@@ -221,9 +221,11 @@ def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 
 
 def main() -> None:
-    """The child's side: one job from the command line."""
+    """The child's side: one job from the command line. It saves and ends if the parent is killed."""
+    parent, job, root, *data_root = sys.argv[1:]
+    end_with_parent(int(parent))
     try:
-        run_job(Job.from_json(json.loads(sys.argv[1])), Path(sys.argv[2]), Path(sys.argv[3]) if sys.argv[3:] else None)
+        run_job(Job.from_json(json.loads(job)), Path(root), Path(data_root[0]) if data_root else None)
     except UserError as error:
         print(f"carl: {error}")
         sys.exit(IN_USE if isinstance(error, InUseError) else 2)

@@ -23,7 +23,7 @@ from carl.methods.base import Method, Metrics
 
 @contextmanager
 def running_statistics_kept(module: nn.Module) -> Iterator[None]:
-    """Batch norms normalise by the batch inside, and do not move their running statistics."""
+    """Inside, batch norms use the batch's statistics and leave their running statistics alone."""
     norms = [m for m in module.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
     for norm in norms:
         norm.track_running_stats = False
@@ -37,7 +37,7 @@ def running_statistics_kept(module: nn.Module) -> Iterator[None]:
 def backward_in_parts(
     method: Method, batch: Batch, progress: float, parts: int, autocast: torch.autocast, scale: Tensor | float
 ) -> Metrics:
-    """Gradients of the whole batch's loss (times `scale`) into the parameters; the figures to log."""
+    """Compute the gradients of the whole batch's loss, times `scale`. Returns the figures to log."""
     count = len(batch.indices)
     size = max(2, math.ceil(count / parts))  # batch norm needs two images
     starts = list(range(0, count, size))

@@ -1,4 +1,4 @@
-"""All that resume needs, in one file that is never unpickled blindly: written, read, checked and restored."""
+"""Everything that resume needs, in one file: written, read, checked and restored. It is never unpickled blindly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from carl.models.weights import check_finite, write_weights
 from carl.records.run_directory import RUN_FORMAT, RunDirectory
 from carl.training.learner import Learner
 
-# What each optimiser keeps of a weight.
+# What each optimiser keeps for a weight.
 OPTIMIZER_STATES = {
     "lars": {"momentum_buffer"},
     "sgd": {"momentum_buffer"},
@@ -41,7 +41,7 @@ class Checkpoint:
     seconds: float  # spent training so far
 
     def check(self) -> None:
-        """Raise a TypeError for what no run of ours has saved."""
+        """Raise a TypeError if carl cannot have saved this."""
         numbers = isinstance(self.step, int) and isinstance(self.seconds, int | float) and math.isfinite(self.seconds)
         tables = all(isinstance(table, dict) for table in (self.method, self.optimizer, self.scaler))
         if not numbers or self.step < 0 or not tables or not isinstance(self.data_fingerprint, str):
@@ -53,7 +53,7 @@ class Checkpoint:
             raise TypeError("its random state is not a tensor")
 
     def _check_optimizer(self) -> None:
-        """torch copies whatever an optimiser's state holds, list for list; ours are tensors and numbers."""
+        """Refuse anything but tensors and numbers: torch would copy whatever else the state holds."""
         states, groups = self.optimizer.get("state"), self.optimizer.get("param_groups")
         if not isinstance(states, dict) or not isinstance(groups, list):
             raise TypeError("it has no state of an optimiser")
@@ -91,7 +91,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
         reason = (str(error).splitlines() or ["unreadable"])[0]
         raise UserError(f"{path} is not a checkpoint of ours: {reason}; start again with another --out") from None
     if not isinstance(found, int):
-        raise UserError(f"{path} is not a checkpoint of ours: its format is no number; start again with another --out")
+        raise UserError(
+            f"{path} is not a checkpoint of ours: its format is not a number; start again with another --out"
+        )
     if found != RUN_FORMAT:
         raise UserError(f"{path} has format {found}, not {RUN_FORMAT}; resume with the version of carl that wrote it")
     try:
@@ -111,12 +113,12 @@ class Saver:
         self.seconds, self._started = 0.0, time.monotonic()  # spent training up to the last save
 
     def save(self) -> None:
-        """Write the weights and the checkpoint as they are now."""
+        """Write the present weights and the checkpoint."""
         self.seconds, self._started = self.seconds + time.monotonic() - self._started, time.monotonic()
         self.saved_step = self.learner.steps_done
         if distributed.is_main():
             self._write_weights(self.run.encoder_file)
-            save_checkpoint(self.run.checkpoint_file, self._checkpoint())  # last: it says that all is there
+            save_checkpoint(self.run.checkpoint_file, self._checkpoint())  # last: it marks the save as complete
         distributed.barrier()
 
     def keep_encoder(self, epoch: int) -> None:
@@ -125,7 +127,7 @@ class Saver:
             self._write_weights(self.run.kept_encoder(epoch))
 
     def _write_weights(self, encoder: Path) -> None:
-        """The encoder to this file, and its head beside it."""
+        """Write the encoder to this file, and its head beside it."""
         write_weights(encoder, self.learner.method.encoder)
         write_weights(self.run.head_of(encoder), self.learner.method.head)
 
@@ -143,7 +145,7 @@ class Saver:
         )
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint, as if the run had never stopped."""
+        """Continue from a checkpoint as if the run had never stopped."""
         learner, file = self.learner, self.run.checkpoint_file
         try:
             learner.method.load_state_dict(checkpoint.method)
@@ -164,21 +166,32 @@ class Saver:
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], names: set[str]) -> None:
-    """Take the state of each weight, which has `names`; all else (rates, momentum) is as the configuration says.
+    """Take the state that each weight has in `saved`: the values `names`. Rates and momentum stay as configured.
 
-    torch takes any state for an optimiser, and fails at the first step where that is of another kind or shape.
+    Everything is checked before torch copies it. torch takes any state, and a tensor that repeats one number (an
+    expanded view) takes the memory of its whole shape once it is copied.
     """
     groups = [
         {**own, "params": group["params"]}
         for own, group in zip(optimizer.param_groups, saved["param_groups"], strict=True)
     ]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = [number for group in groups for number in group["params"]]
+    by_number = dict(zip(numbers, parameters, strict=True))
+    for number, state in saved["state"].items():
+        if number not in by_number:
+            raise ValueError(f"the optimiser has a state for weight {number!r}, which does not exist")
+        _check_state(state, by_number[number], names)
     optimizer.load_state_dict({"state": saved["state"], "param_groups": groups})
-    for parameter, state in optimizer.state.items():
-        if state and state.keys() != names:
-            raise ValueError(f"the optimiser's state of a weight is not {', '.join(sorted(names))}")
-        for name, value in state.items():
-            if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
-                shape = tuple(value.shape) if isinstance(value, Tensor) else value
-                raise ValueError(f"{name} of shape {shape} for weights {tuple(parameter.shape)}")
-            if not bool(value.isfinite().all()):
-                raise ValueError(f"{name} is not finite")
+
+
+def _check_state(state: dict[str, Any], parameter: Tensor, names: set[str]) -> None:
+    """Refuse what the first step of the optimiser would fail on, or go wrong with."""
+    if state and state.keys() != names:
+        raise ValueError(f"the optimiser's state of a weight is not {', '.join(sorted(names))}")
+    for name, value in state.items():
+        if not isinstance(value, Tensor) or value.shape != (() if name == "step" else parameter.shape):
+            shape = tuple(value.shape) if isinstance(value, Tensor) else value
+            raise ValueError(f"{name} of shape {shape} for weights {tuple(parameter.shape)}")
+        if not bool(value.isfinite().all()):
+            raise ValueError(f"{name} is not finite")

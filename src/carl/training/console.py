@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import IO, cast
 
 from rich.console import Console as RichConsole
 from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+
+from carl.lasting_output import LastingOutput
 
 PLAIN_INTERVAL = 30.0  # seconds between two plain lines within an epoch
 
@@ -25,10 +29,11 @@ def duration(seconds: float) -> str:
 
 
 class Console:
-    """Shows progress; silent in all processes but the main one."""
+    """Shows progress, in the main process only. Output that fails is dropped: training goes on without it."""
 
     def __init__(self, silent: bool = False) -> None:
-        self._rich = RichConsole(quiet=silent, highlight=False, soft_wrap=True)
+        output = cast("IO[str]", LastingOutput(sys.stdout))  # it is all of a stream that rich asks for
+        self._rich = RichConsole(file=output, quiet=silent, highlight=False, soft_wrap=True)
         self._live: Live | None = None
         self._probe = ""
         self._last_line = 0.0

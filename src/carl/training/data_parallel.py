@@ -19,16 +19,18 @@ def data_parallel(method: Method) -> DistributedDataParallel:
     them, as is torch's default, would send MoCo's queue of 33 MB with each step.
     """
     named = inspect.signature(DistributedDataParallel.__init__).parameters
-    key = "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"  # as older versions say
+    key = (
+        "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"
+    )  # its name in older versions
     options: dict[str, Any] = {key: False}
     # A 1x1 convolution that is a matrix product (models/tiny_maps.py) has gradients of other strides in dimensions of
-    # length one: there is nothing to copy, and nothing that the user should know.
+    # length one. Nothing has to be copied, and the user need not know.
     warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides")
     return DistributedDataParallel(method, **options)
 
 
 def check_all_learn(method: Method, backbone: str) -> None:
-    """After the first backward pass: torch waits for a gradient of every weight, so the next one would fail."""
+    """Call after the first backward pass. torch waits for a gradient of every weight, so the next pass would fail."""
     idle = [name for name, p in method.named_parameters() if p.requires_grad and p.grad is None]
     if idle:
         raise UserError(

@@ -1,4 +1,4 @@
-"""gallery.npz: everything that the report draws and torch had to compute.
+"""gallery.npz: everything in the report that torch had to compute.
 
 Arrays, N images of the sample and K prototypes (or k-means clusters, for methods without prototypes):
 `embeddings` (N, D), `positions` (N, 2), `neighbours`, `similarities` and `random_neighbours` (N, 8), `thumbnails`,
@@ -32,14 +32,17 @@ from carl.records.gallery import GALLERY_FORMAT
 from carl.records.run_directory import RunDirectory
 from carl.views.views import Views
 
-SAMPLE = 10_000  # images in the gallery; a page of so many stays under 15 MB
+SAMPLE = 10_000  # images in the gallery; a page with this many stays under 15 MB
 THUMBNAIL = 48  # largest side of a thumbnail in pixels when there are SAMPLE of them; fewer may be larger
 LARGEST_THUMBNAIL = 96
 PART = 256  # images at full size in memory at once
 NEIGHBOURS = 8
-BEST = 8  # images kept for a group that is nobody's first choice
+BEST = 8  # images kept for a group that no image chooses first
 VIEW_ROWS, VIEW_COLUMNS = 6, 8
-CLUSTERS = (10, 300)  # fewest and most of k-means; between them ten a class, as CARL's paper chooses K (section 4.2)
+CLUSTERS = (
+    10,
+    300,
+)  # fewest and most clusters of k-means; between them ten per class, as CARL's paper chooses K (section 4.2)
 
 
 def write_gallery(
@@ -114,7 +117,7 @@ class Grouping:
         self.best, self.best_places = torch.empty(0, groups), torch.empty(0, groups, dtype=torch.int64)
 
     def add(self, scores: Tensor) -> Tensor:
-        """Take in the scores (B, K) of the next images; returns their confidence (B,)."""
+        """Add the scores (B, K) of the next images. Returns their confidence (B,)."""
         before = sum(map(len, self.chosen))
         confidence, chosen = scores.max(1)
         self.confidence.append(confidence)
@@ -161,7 +164,7 @@ def plane(features: Tensor) -> Tensor:
 
 
 def nearest(features: Tensor, count: int = NEIGHBOURS) -> tuple[Tensor, Tensor]:
-    """For each image the places of those most similar, itself left out, and their cosines: both (N, count)."""
+    """For each image the positions of the most similar others, and their cosines: both (N, count)."""
     unit = F.normalize(features, dim=1)
     count = min(count, len(unit) - 1)
     places, cosines = [], []
@@ -181,7 +184,7 @@ def _parts(rows: np.ndarray) -> list[np.ndarray]:
 
 
 def thumbnails(images: np.ndarray, count: int) -> np.ndarray:
-    """RGB copies (N, h, w, 3) uint8, small enough for `count` of them; of more than three channels the first three."""
+    """RGB copies (N, h, w, 3) uint8, small enough for `count` of them. Only the first three channels are shown."""
     colours = images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
     height, width = images.shape[1:3]
     largest = min(LARGEST_THUMBNAIL, round(THUMBNAIL * math.sqrt(SAMPLE / count)))

@@ -1,4 +1,4 @@
-"""Numbers that are not finite: noticed on the device at the step where they appear, read when the host may look.
+"""NaN and infinity: noticed on the device at the step where they appear, and read when the host may wait for it.
 
 `Watch` notices, `Guard` stops the run and says what the user can do.
 """
@@ -30,21 +30,21 @@ class BadStep:
 
     step: int  # counted from 1
     what: str  # loss or gradient
-    images: list[int]  # places in the data set of the batch of this process
+    images: list[int]  # positions in the data set of the images in this process's batch
 
 
 class Watch:
     """Looks at the loss and the gradient of every step; nothing waits for the device until `found` is asked."""
 
     def __init__(self, device: torch.device, skips: bool) -> None:
-        """With `skips`, as in fp16, a gradient that overflows leaves its step out and is only counted."""
+        """With `skips`, as in fp16, a step whose gradient overflows is left out and only counted."""
         self._skips = skips
         self._first = torch.full((2,), -1, dtype=torch.int64, device=device)  # bad step of the loss, of the gradient
         self._skipped = torch.zeros((2,), dtype=torch.int64, device=device)  # in all, in a row
         self._recent: list[tuple[int, Tensor]] = []  # batches since the last look
 
     def look(self, step: int, loss: Tensor, parameters: Iterable[nn.Parameter], indices: Tensor) -> None:
-        """Note step number `step`, whose gradients are still there."""
+        """Take note of step number `step`, whose gradients have not been cleared yet."""
         self._recent.append((step, indices))
         finite = _finite_gradient(parameters, loss)
         if self._skips:
@@ -61,7 +61,7 @@ class Watch:
         bad = {what: step for what, step in first.items() if step >= 0}
         if not bad:
             return None
-        what = min(bad, key=lambda name: bad[name])  # of the same step the loss, which comes first
+        what = min(bad, key=lambda name: bad[name])  # the loss if both are bad in the same step: it comes first
         images = next((indices.tolist() for step, indices in recent if step == bad[what]), [])
         return BadStep(bad[what], what, images)
 
@@ -111,14 +111,14 @@ def write_bad_batch(folder: Path, bad: BadStep, batches: TrainingBatches) -> tup
 
 
 class Guard:
-    """Stops a training whose numbers are not finite: nothing of it is logged, probed or saved."""
+    """Stops training when its numbers are not finite, before any of them is logged, probed or saved."""
 
     def __init__(self, learner: Learner, batches: TrainingBatches, run: RunDirectory) -> None:
         self.learner, self.batches, self.run = learner, batches, run
         self._watch = Watch(learner.device, skips=learner.scaler.is_enabled())
 
     def look(self, loss: Tensor, batch: Batch) -> None:
-        """At the step just taken, whose gradients are still there."""
+        """Look at the step just taken, whose gradients have not been cleared yet."""
         self._watch.look(self.learner.steps_done, loss, self.learner.method.parameters(), batch.indices)
         if self.learner.device.type == "cpu":  # elsewhere only when logging or saving: no step waits for the device
             self.check()

@@ -1,4 +1,4 @@
-"""metrics.jsonl, always; TensorBoard and Weights & Biases for those who ask."""
+"""Writes metrics.jsonl, and logs to TensorBoard and Weights & Biases if asked to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from carl.records.metrics import Record, is_record
 
 
 class Journal:
-    """Appends records, each flushed at once; on resume drops those after the checkpoint.
+    """Appends records and flushes each at once. On resume, records after the checkpoint are dropped.
 
-    Nothing is dropped before there is something to write: a resume that is refused changes no file.
+    The file is only changed once there is something to write, so a resume that is refused changes nothing.
     """
 
     def __init__(self, path: Path, config: Config, last_step: int, write: bool = True) -> None:
@@ -26,7 +26,7 @@ class Journal:
         self._sinks = _open_sinks(config.log, path.parent, config) if write else []
 
     def write(self, kind: str, step: int, epoch: float, **values: Any) -> None:
-        """A line of one kind: `step`, `probe` or `event`."""
+        """Write a line of one kind: `step`, `probe` or `event`."""
         record = {"kind": kind, "step": step, "epoch": round(epoch, 4), **values}
         if self._path is not None:
             if self._file is None:
@@ -56,7 +56,7 @@ class _Sink(Protocol):
 
 
 def check_sinks(log: LogConfig) -> None:
-    """Say what is not installed before there is a run."""
+    """Report a missing package before the run directory is made."""
     if log.tensorboard and find_spec("tensorboard") is None:
         raise UserError("log.tensorboard needs TensorBoard; pip install 'carl-ssl[tensorboard]' or leave it off")
     if log.wandb and find_spec("wandb") is None:

@@ -1,4 +1,4 @@
-"""One optimiser step: a method with what moves its weights."""
+"""One optimiser step: a method with all that changes its weights."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class Learner:
             device.type, dtype=PRECISIONS.get(precision, torch.bfloat16), enabled=precision != "fp32"
         )
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
-        self.compute: Any = method  # gives the loss; with many processes its gradients are averaged on the way back
+        self.compute: Any = method  # computes the loss; with many processes the backward pass averages the gradients
         if distributed.world_size() > 1 and config.train.accumulate == 1:
             self.compute = data_parallel(method)
         self._all_learn = self.compute is method  # whether every weight is known to have a gradient
 
     @property
     def progress(self) -> float:
-        """The part of the training that is done, in [0, 1]."""
+        """The fraction of the training that is done, in [0, 1]."""
         return self.steps_done / self.total_steps
 
     def rate(self, progress: float) -> float:
@@ -47,7 +47,7 @@ class Learner:
         return rate_at(self.config.optim, train.batch_size, progress, train.epochs)
 
     def take_step(self, batch: Batch) -> Metrics:
-        """Move the weights once; the figures of the batch, still on the device."""
+        """Update the weights once. Returns figures for the batch, still on the device."""
         progress = self.progress
         set_rate(self.optimizer, self.rate(progress))
         self.optimizer.zero_grad(set_to_none=True)
@@ -63,7 +63,7 @@ class Learner:
         return {name: value.detach() for name, value in metrics.items()}
 
     def _backward(self, batch: Batch, progress: float) -> Metrics:
-        """Gradients of the batch of all processes into the parameters."""
+        """Compute the gradients for the batch of all processes."""
         parts = self.config.train.accumulate
         metrics: Metrics
         if parts > 1:

@@ -19,7 +19,7 @@ from carl.training.signals import Interrupted, Signals
 
 @dataclass(frozen=True)
 class Trainer:
-    """Takes a learner from wherever it is to its last epoch."""
+    """Trains a learner from its present step to the last epoch."""
 
     learner: Learner
     batches: TrainingBatches
@@ -31,7 +31,7 @@ class Trainer:
     signals: Signals
 
     def train(self) -> None:
-        """All epochs that are left, then a last save; raises `Interrupted` when a signal came, with all saved."""
+        """Train for the epochs that are left and save. A signal raises `Interrupted`, with everything saved."""
         learner, per_epoch = self.learner, self.batches.steps_per_epoch
         with self.signals.noticed():
             if learner.steps_done == 0:
@@ -48,7 +48,7 @@ class Trainer:
         self.save()
 
     def _prepare_epoch(self, epoch: int) -> None:
-        """What a method does before an epoch (PCL clusters all images); its time is no step's, so it is noted down."""
+        """Let the method prepare an epoch (PCL clusters all images), and log the time, which belongs to no step."""
         method = self.learner.method
         if type(method).before_epoch is not Method.before_epoch:
             start = time.monotonic()
@@ -56,7 +56,7 @@ class Trainer:
             self.progress.note_preparation(epoch, time.monotonic() - start)
 
     def _train_epoch(self, epoch: int, first_step: int) -> None:
-        """The steps of an epoch from `first_step` on."""
+        """Take the steps of an epoch from `first_step` on."""
         config, per_epoch = self.learner.config, self.batches.steps_per_epoch
         self.progress.restart_clock()
         for batch in self.batches.epoch(epoch, first_step=first_step):
@@ -89,7 +89,7 @@ class Trainer:
         self.save()
 
     def save(self) -> None:
-        """The checkpoint and the weights, unless this step is saved already."""
+        """Save the checkpoint and the weights, unless this step is saved already."""
         if self.saver.saved_step != self.learner.steps_done:
             self.guard.check_weights()
             average_running_statistics(self.learner.method)

@@ -23,7 +23,7 @@ from carl.views.configured import build_views, check_views
 from carl.views.operations import OPERATIONS
 from carl.views.views import Views
 
-# What may change between the parts of a run: none of it has a say in the weights.
+# What may change when a run is resumed: none of it affects the weights.
 FREE_ON_RESUME = ("log.", "probe.", "train.device", "train.keep_epochs", "train.checkpoint_steps", "data.root")
 
 
@@ -33,8 +33,8 @@ class PretrainRequest:
 
     layer: Layer  # the values that were given, by section of the configuration
     out: Path | None = None  # run directory
-    resume: str | None = None  # a run directory to go on with, or `auto`: `out` if it is a run
-    command: tuple[str, ...] = ()  # noted in environment.json
+    resume: str | None = None  # a run directory to resume, or `auto`: resume `out` if it is a run
+    command: tuple[str, ...] = ()  # recorded in environment.json
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class Plan:
     views: Views
     notes: tuple[str, ...]  # what the user should know before the training begins
     command: tuple[str, ...]
-    out: Path | None  # directory of a new run; None is the first free name of `runs/DATA-METHOD`
-    resumed: RunDirectory | None = None  # the run that goes on; None starts a new one
+    out: Path | None  # directory of a new run; None: `runs/DATA-METHOD`, with a number if that is taken
+    resumed: RunDirectory | None = None  # the run to resume; None starts a new one
     extended_from: int | None = None  # the epochs that the resumed run had, if it gets more
 
     @property
@@ -72,7 +72,7 @@ class Plan:
 
 
 def plan(request: PretrainRequest) -> Plan:
-    """The plan for what was asked: of a new run, or of one that goes on."""
+    """The plan for a request, which starts a new run or resumes one."""
     layer = with_absolute_paths(request.layer)
     run = run_to_resume(request)
     if run is None:
@@ -96,7 +96,7 @@ def plan(request: PretrainRequest) -> Plan:
 
 
 def run_to_resume(request: PretrainRequest) -> RunDirectory | None:
-    """The run to go on with: one that is named, or --out if it is there and we may."""
+    """The run to resume: the one that is named, or --out if it exists and --resume auto or torchrun asks for it."""
     out, resume = request.out, request.resume
     if resume is not None and resume != "auto" and out is not None:
         raise UserError(f"--resume {resume} goes on in its own directory; leave out --out {out}")
@@ -109,7 +109,7 @@ def run_to_resume(request: PretrainRequest) -> RunDirectory | None:
 
 
 def check_start(request: PretrainRequest) -> None:
-    """Refuse what no new run can begin with, before the data are opened."""
+    """Refuse a request that cannot start a run, before the data are opened."""
     if not request.layer.get("data", {}).get("source"):
         raise UserError("no DATA given; name a data set, a folder or a file, for example: carl pretrain shapes")
     if request.out is not None:
@@ -135,7 +135,7 @@ def configured(layer: Layer) -> tuple[Config, Dataset]:
 
 
 def completed(layer: Layer, facts: DataFacts) -> Config:
-    """What was asked, with the values of the preset for data such as these in all that was not."""
+    """The values that were asked for; the preset for this kind of data gives all others."""
     given = merge([layer])
     method = find_method(str(given.get("method", {}).get("name", "carl")))
     preset = given.get("method", {}).get("preset") or method.default_preset(facts)
@@ -148,7 +148,7 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
 
 
 def fitting_rates(preset: Layer, given: Layer) -> Layer:
-    """The preset, without its rates where the user chose another optimiser than they are for."""
+    """The preset, without its learning rates if the user chose another optimiser than the preset's."""
     optim = dict(preset.get("optim", {}))
     name = optim.get("name", OptimConfig().name)
     if given.get("optim", {}).get("name", name) != name:
@@ -161,11 +161,13 @@ def check_text(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{name}={text!r} is no valid Unicode, so it cannot be noted down; rename the folder") from None
+        raise UserError(
+            f"{name}={text!r} is not valid Unicode, so config.toml cannot hold it; rename the folder"
+        ) from None
 
 
 def reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, int | None]:
-    """A run's configuration with what the user adds now, its data, and the epochs it had if it gets more."""
+    """A run's configuration with the user's changes, its data, and its former number of epochs if that grows."""
     stored = read_config(run)
     config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
     check_resumable(stored, config)
@@ -201,7 +203,7 @@ def checked_views(config: Config, dataset: Dataset) -> Views:
 
 
 def remarks_on_data(config: Config, dataset: Dataset, facts: DataFacts) -> list[str]:
-    """What the views and a limit make of these data that the user may not expect."""
+    """What the user may not expect of views and a limit on these data."""
     remarks = []
     if facts.channels != 3:
         many = "1 channel" if facts.channels == 1 else f"{facts.channels} channels"

@@ -1,4 +1,4 @@
-"""The look at the model while it trains: prototype health, and a kNN probe when labels are there; and its words."""
+"""Examines the model while it trains: prototype health, and a kNN probe if there are labels; says what it found."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from carl.training.console import Console
 from carl.training.journal import Journal
 from carl.views.views import Views
 
-PROBE_EPOCH = 2**31 - 1  # views of the probe are those of an epoch that training never reaches
+PROBE_EPOCH = 2**31 - 1  # the probe's views are drawn from an epoch that training never reaches
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Probe:
         return extract_features(method.encoder, split, self.dataset.statistics, size, self.device, rows)
 
     def _health(self, method: Method, epochs_done: int) -> PrototypeHealth | None:
-        """Before training, of assignments as training begins with them: by the statistics of the batch."""
+        """Health before training, with the batch's own statistics, which is how training begins."""
         split = self.dataset.pretraining
-        parts = np.array_split(self.sample, math.ceil(len(self.sample) / 256))  # none of a single image
+        parts = np.array_split(self.sample, math.ceil(len(self.sample) / 256))  # never a single image
         start = by_batch_statistics(method) if epochs_done == 0 and len(self.sample) > 1 else nullcontext()
         first: list[Tensor] = []
         second: list[Tensor] = []
@@ -117,13 +117,13 @@ class Probe:
 
 
 class Probing:
-    """The probes of a run: when they are due, and what is noted and said of them, by the main process alone."""
+    """The probes of a run: when they are due, and what the main process logs and says about them."""
 
     def __init__(self, probe: Probe, config: Config, journal: Journal, console: Console) -> None:
         self.probe, self.config, self.journal, self.console = probe, config, journal, console
 
     def before_training(self, method: Method) -> None:
-        """An untrained model has no health to judge; how it starts may still be worth a word."""
+        """Probe the untrained model. Its health means nothing yet, but a bad start deserves a warning."""
         if not self.config.probe.every or not distributed.is_main():
             return
         result = self.probe.run(method, epochs_done=0)
@@ -134,7 +134,7 @@ class Probing:
             self.console.say(f"note: {finding.sentence()}", style="yellow")
 
     def after_epoch(self, method: Method, step: int, epoch: int) -> None:
-        """If a probe is due; a warning that was given before is not repeated."""
+        """Probe if it is due. A warning is given only once."""
         every = self.config.probe.every
         if not every or not distributed.is_main() or (epoch % every and epoch != self.config.train.epochs):
             return
@@ -154,7 +154,7 @@ def worth_saying(result: ProbeResult) -> list[Finding]:
 
 
 def since(kind: str, earlier: list[Record], epoch: int) -> int:
-    """The first epoch of the unbroken row of probes, up to now, that found this."""
+    """Since which epoch every probe has found this."""
     first = epoch
     for record in reversed(earlier):
         if kind not in record.get("findings", ()):
@@ -164,7 +164,7 @@ def since(kind: str, earlier: list[Record], epoch: int) -> int:
 
 
 def _chosen(count: int, most: int) -> np.ndarray:
-    """A fixed random sample of places, in order."""
+    """A fixed random sample of positions, in order."""
     return np.sort(np.random.default_rng(0).permutation(count)[:most])
 
 

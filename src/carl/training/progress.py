@@ -1,4 +1,4 @@
-"""How a training goes: means of its figures and its speed, for metrics.jsonl and for the screen."""
+"""The progress of training: means of its figures, and its speed, for metrics.jsonl and for the screen."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Progress:
 
     def __init__(self, learner: Learner, steps_per_epoch: int, journal: Journal, console: Console) -> None:
         self._learner, self._steps_per_epoch, self._journal, self._console = learner, steps_per_epoch, journal, console
-        self._speed = 0.0  # images a second
+        self._speed = 0.0  # images per second
         self._shown: dict[str, float] = {}  # the figures last logged
         skipped = (r["skipped_steps"] for r in journal.of_kind("step")[::-1] if "skipped_steps" in r)
         self._skipped_before = next(skipped, 0)  # fp16 steps without an update, before this process
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Begin anew: what was not logged is forgotten."""
+        """Start measuring again, and forget what was not logged."""
         self._window: list[Metrics] = []
         self._window_started = time.monotonic()
 
@@ -35,7 +35,7 @@ class Progress:
         self._window.append(metrics)
 
     def log(self, skipped_steps: int) -> None:
-        """A line of means over the steps since the last; `skipped_steps` of this process had no update."""
+        """Log the means over the steps since the last line. `skipped_steps` steps of this process had no update."""
         learner, train = self._learner, self._learner.config.train
         names = list(self._window[0])
         means = torch.stack([torch.stack([w[n].float() for w in self._window]).mean() for n in names])
@@ -57,11 +57,11 @@ class Progress:
         self.restart_clock()
 
     def note_preparation(self, epoch: int, seconds: float) -> None:
-        """Note the time that a method took before an epoch."""
+        """Log the time that a method took to prepare an epoch."""
         self._journal.write("event", self._learner.steps_done, epoch, event="prepared", seconds=seconds)
 
     def show_epoch(self, epoch: int) -> None:
-        """A line for the end of an epoch, where no live display shows it."""
+        """Print a line at the end of an epoch if there is no live display."""
         if not self._console.interactive:
             epochs = self._learner.config.train.epochs
             self._console.show_line(epoch, epochs, self._shown, self._seconds_left())

@@ -56,7 +56,7 @@ def carry_out(plan: Plan) -> Path:
     process = Process(device, distributed.is_main(), Console(silent=not distributed.is_main()))
     distributed.check_agreement("a run", "to start" if plan.resumed is None else "to resume")
     saved = plan.resumed is not None and plan.resumed.checkpoint_file.exists()
-    # Before anything is written: the weights it starts from may not fit.
+    # Before anything is written, because the weights it starts from may not fit.
     method = build_method(without_init(plan.config) if saved else plan.config, plan.facts, device)
     run = plan.resumed or new_directory(plan, process)
     for line in (*plan.notes, f"{plan.in_words()}, on {device}", f"run directory: {run.path}"):
@@ -84,7 +84,7 @@ def new_directory(plan: Plan, process: Process) -> RunDirectory:
 
 @contextmanager
 def refusals_of_the_disk(run: RunDirectory) -> Iterator[None]:
-    """Say what is safe when nothing more can be written."""
+    """If the disk refuses a file, say what is saved and how to continue."""
     try:
         yield
     except OSError as error:
@@ -98,7 +98,7 @@ def refusals_of_the_disk(run: RunDirectory) -> Iterator[None]:
 
 
 def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> None:
-    """Train, or go on training, to the last epoch; then write what the report needs and say how it ended."""
+    """Train to the last epoch, from the start or a checkpoint. Then write what the report needs, and how it ended."""
     torch.backends.cudnn.deterministic = True  # resumed runs must end with the same bits
     if process.main:
         files.remove_partial_files(run.path)
@@ -123,7 +123,7 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
             trainer.train()
         for remark in batches.remarks():
             process.console.say(remark)
-        distributed.stop()  # what is left is the main process's
+        distributed.stop()  # only the main process has anything left to do
         if process.main:
             finish(plan, method, run, journal, trainer.saver, process.device)
     finally:
@@ -133,7 +133,7 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
 
 
 def checkpoint_to_restore(plan: Plan, run: RunDirectory) -> Checkpoint | None:
-    """The checkpoint of a run that goes on, None before its first; all processes must see the same."""
+    """The checkpoint of a resumed run, None if it has none yet. All processes must see the same one."""
     checkpoint = load_checkpoint(run.checkpoint_file) if run.checkpoint_file.exists() else None
     if checkpoint is not None and checkpoint.data_fingerprint != plan.dataset.fingerprint:
         raise UserError(
@@ -206,7 +206,7 @@ def extension_remark(config: Config, old_epochs: int, done: float) -> str:
 
 
 def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, saver: Saver, device: torch.device) -> None:
-    """What the report needs beside the weights, unless a run that had ended before has it already."""
+    """Write what the report needs besides the weights, unless a run that was finished before has it already."""
     finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
     if plan.config.log.report and not (finished and run.gallery_file.exists()):
         write_gallery(run, plan.config, method, plan.dataset, plan.facts, plan.views, device)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: noticed when they come, acted upon between two steps, by all processes after the same step."""
+"""Ctrl-C, SIGTERM and SIGHUP: noticed when they come, obeyed between two steps, by all processes after the same one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,25 @@ from carl import distributed
 
 
 class Interrupted(Exception):
-    """Ctrl-C or SIGTERM; the run is saved."""
+    """A signal asked the run to end; it is saved."""
 
     def __init__(self, signum: int) -> None:
         super().__init__(signal.Signals(signum).name)
         self.signum = signum
 
 
+def _ending() -> list[signal.Signals]:
+    """The signals that end a run. `nohup` has SIGHUP, from a terminal that is closed, ignored, and so it stays."""
+    hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+    heeded = hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([hangup] if hangup is not None and heeded else [])]
+
+
 class Signals:
-    """The signals of all processes; to be made when they have met."""
+    """The signals that any process of the run got. To be made once the processes have met."""
 
     def __init__(self) -> None:
-        self._own: int | None = None  # that this process got
+        self._own: int | None = None  # the signal that this process got
         self._shared = distributed.SharedSignal()
 
     @contextmanager
@@ -39,7 +46,7 @@ class Signals:
 
         previous = {}
         try:
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in _ending():
                 previous[signum] = signal.signal(signum, notice)
         except ValueError:  # not in the main thread: the caller handles signals
             pass
@@ -50,9 +57,9 @@ class Signals:
                 signal.signal(signum, handler)
 
     def after_step(self) -> int:
-        """The number of a signal that all processes know of by now, 0 for none; to be called after each step."""
+        """The number of a signal that all processes know of by now, 0 for none. To be called after each step."""
         return self._shared.agreed(self._own or 0)
 
     def after_epoch(self) -> int:
-        """The same, of the last step too: it waits for the other processes."""
+        """The same, including signals during the last step: it waits for the other processes."""
         return self._shared.agreed(self._own or 0) or self._shared.last()

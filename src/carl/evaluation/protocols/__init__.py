@@ -15,7 +15,7 @@ from carl.evaluation.protocols.linear_cached import LINEAR_CACHED
 from carl.evaluation.protocols.semi import SEMI
 from carl.evaluation.protocols.transfer import TRANSFER
 
-PROTOCOLS: dict[str, Protocol] = {  # those that say most of an encoder first; scores are listed in this order
+PROTOCOLS: dict[str, Protocol] = {  # those that say most about an encoder come first; scores are listed in this order
     "linear": LINEAR,
     "linear-cached": LINEAR_CACHED,
     "knn": KNN,
@@ -33,7 +33,7 @@ def find_protocol(name: str) -> Protocol:
 
 
 def check_request(request: EvaluationRequest) -> None:
-    """What does not go together is said before anything is read."""
+    """Refuse options that do not go together, before anything is read."""
     name, protocol = request.protocol, find_protocol(request.protocol)
     if request.seeds < 1:
         raise UserError(f"--seeds {request.seeds} is not a number of repetitions; use 1 or more")

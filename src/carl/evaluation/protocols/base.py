@@ -1,4 +1,4 @@
-"""What a protocol tells of itself, and what the user can ask of it. Imports no torch."""
+"""What a protocol says about itself, and what the user can ask of it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class EvaluationRequest:
     seeds: int = 1
     epochs: int | None = None
     rates: tuple[float, ...] = ()  # of the linear classifier
-    centre: float | None = None  # part of each side that is seen of images not cropped at random
+    centre: float | None = None  # fraction of each side that is seen of images not cropped at random
     backbone: str | None = None  # of a file or of `random`
     out: Path | None = None  # where results go; the run's own folder if unset
-    force: bool = False  # measure again although the result is there
+    force: bool = False  # measure again even if there is a result
     settings: Layer = field(default_factory=dict)  # --set
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one seed gave: the figures that are averaged and shown, and the rest of the result file."""
+    """The outcome for one seed: figures that are averaged and shown, and the rest of the result file."""
 
     figures: dict[str, float]  # percentages
     details: dict[str, Any]
@@ -76,7 +76,7 @@ class Protocol:
     heading: str = ""  # over its table in the terminal, kNN top-1 accuracy; the title if empty
     values: Callable[[EvaluationRequest], dict[str, Any]] = _no_values  # for the result file
     check: Callable[[EvaluationRequest], None] = _no_check  # raises a UserError for values it cannot take
-    notes: Callable[[Sequence[dict[str, Any]]], list[str]] = _no_notes  # what the details of the seeds call for
+    notes: Callable[[Sequence[dict[str, Any]]], list[str]] = _no_notes  # remarks on the details of the seeds
     headline: str = ""  # the figure that can stand for an encoder, if one can
     names_count: str = ""  # what the names of the figures count, if they are numbers
     seeded: bool = True  # whether another seed can give another figure for the same encoder
@@ -86,7 +86,7 @@ class Protocol:
     epochs: int | None = None  # None if nothing is trained on random crops
     fractions: tuple[float, ...] = ()  # parts of the labels, measured one after the other; empty: always all labels
     rates: tuple[float, ...] = ()  # learning rates; empty if the user cannot choose them
-    centre: float = 1.0  # part of each side of an image that is seen where it is not cropped at random
+    centre: float = 1.0  # fraction of each side that is seen of an image that is not cropped at random
 
     def part_seen(self, request: EvaluationRequest) -> float:
         return self.centre if request.centre is None else request.centre

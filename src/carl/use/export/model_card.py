@@ -11,6 +11,7 @@ from typing import Any
 from carl.errors import printable
 from carl.evaluation.results import RunIdentity, Score, read_scores
 from carl.methods.build import read_config
+from carl.records.regular_files import read_text
 from carl.records.weights_hash import file_hash
 from carl.use.encoder import TrainedModel
 
@@ -110,7 +111,7 @@ def _init(trained: TrainedModel) -> str | None:
 
 def _environment(trained: TrainedModel) -> list[str]:
     try:
-        found = json.loads(trained.run.environment_file.read_text(encoding="utf-8"))
+        found = json.loads(read_text(trained.run.environment_file))
         packages = found["packages"]
         made = ", ".join(f"{name} {packages[name]}" for name in ("carl-ssl", "torch", "timm"))
         return [f"- made with {_as_text(made)} on {_as_text(found['device'])}: {_as_code(' '.join(found['command']))}"]
@@ -139,7 +140,7 @@ def _result_files(trained: TrainedModel) -> list[dict[str, Any]]:
     found = []
     for path in sorted(trained.run.results.glob("*.json")):
         try:
-            found.append(json.loads(path.read_text(encoding="utf-8")))
+            found.append(json.loads(read_text(path)))
         except (ValueError, RecursionError):
             continue  # damaged by other hands: `carl eval` measures again
     return [result for result in found if isinstance(result, dict)]
