@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
@@ -37,13 +36,12 @@ def start_python(
 
 
 def end_with_parent(parent: int, interval: float = 1.0) -> None:
-    """To be called in a child: from now on it gets SIGTERM, and so can save, once the process `parent` has ended.
+    """To be called in a child. Once the process `parent` has ended, the child gets SIGTERM, on which it can save.
 
-    A parent that is killed cannot tell its children. Linux tells them; on other systems the child looks every
-    `interval` seconds whose child it is.
+    A parent that is killed cannot tell its children, so a thread asks every `interval` seconds whose child this is.
+    Linux could send a signal instead (PR_SET_PDEATHSIG), but it sends one for each thread of the parent, and a second
+    SIGTERM ends a training at once.
     """
-    if _linux_tells() and os.getppid() == parent:
-        return
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -51,14 +49,3 @@ def end_with_parent(parent: int, interval: float = 1.0) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _linux_tells() -> bool:
-    """Ask the system for SIGTERM when the parent ends; False where it has no such service."""
-    if not sys.platform.startswith("linux"):
-        return False
-    set_signal_of_parents_death = 1  # PR_SET_PDEATHSIG of <sys/prctl.h>
-    try:
-        return bool(ctypes.CDLL(None).prctl(set_signal_of_parents_death, signal.SIGTERM, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
-        return False

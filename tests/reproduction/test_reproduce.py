@@ -51,7 +51,7 @@ def test_data_that_some_runs_cannot_have_are_said_before_the_first(monkeypatch, 
     said: list[str] = []
     experiments = find_experiments("all", CPU)
     reproduce.check_data(distinct_jobs(experiments), None, CPU, said.append)
-    assert said == ["25 of 57 runs will fail, for want of cifar100: no such data"]
+    assert said == ["25 of 57 runs will fail because cifar100 is missing: no such data"]
 
 
 def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(carl: Run, tmp_path):
@@ -71,7 +71,7 @@ def test_a_shard_has_a_status_and_a_dry_run_of_its_own_and_nothing_is_written(ca
 
 def test_a_part_without_runs_says_so(carl: Run):
     ended = carl("reproduce", "prior", "--status", "--shard", "11/11")
-    assert ended.stdout == "--shard 11/11 has no run, for there are 10 in all\n"
+    assert ended.stdout == "--shard 11/11 has no runs: there are only 10 in all\n"
 
 
 def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch, tmp_path):

@@ -381,7 +381,7 @@ def test_two_processes_are_never_at_one_job(small_data, tmp_path):
         before = sorted(tmp_path.rglob("*"))
         for own_process in (False, True):
             assert run_jobs([job], tmp_path, said.append, own_process) == {}
-            assert "left to that one" in said[-1]
+            assert "another process is at this run" in said[-1]
             assert [path for path in sorted(tmp_path.rglob("*")) if "logs" not in path.parts] == before
     assert run_jobs([job], tmp_path, lambda line: None, own_process=False) == {}
     assert job_state(tmp_path, job) == "done"
