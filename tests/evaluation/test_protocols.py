@@ -51,7 +51,7 @@ def test_a_protocol_from_outside_is_measured_reported_and_on_the_card(
     assert "<td>toy spread, offline</td>" in (tmp_path / "run" / "report.html").read_text()
     assert carl("export", "run", "--to", "safetensors", "-o", "made.safetensors").returncode == 0
     card = next(path.read_text() for path in tmp_path.rglob("*.md"))
-    assert "- toy spread, offline, on small.npz: spread" in card
+    assert "- toy spread, offline, on `small.npz`: spread" in card
 
 
 def test_a_name_that_is_unknown_is_refused_with_the_nearest(carl: Run):

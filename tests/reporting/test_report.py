@@ -120,7 +120,7 @@ def test_a_metric_that_is_not_finite_is_left_out(tmp_path: Path):
 
 
 def test_what_a_prototype_is_stands_once_on_the_page_of_a_method_that_has_them(tmp_path: Path):
-    explained = "A prototype is a group that"
+    explained = "A prototype is a reference point"
     assert write_report(make_run(tmp_path / "carl", make_gallery())).read_text().count(explained) == 1
     assert write_report(make_run(tmp_path / "stopped", None, finished=False)).read_text().count(explained) == 1
     other = make_run(tmp_path / "simclr", make_gallery(grouping="k-means"), "simclr")

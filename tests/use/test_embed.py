@@ -621,7 +621,7 @@ def test_embeddings_of_shards_are_searched_from_anywhere(
 def test_bad_input_of_embed_is_one_line(carl: Run, run: Path, folder: Path, tmp_path: Path):
     (tmp_path / "empty").mkdir()
     for arguments, words in [
-        (("nowhere", folder), "nowhere is not a run directory"),
+        (("nowhere", folder), "nowhere does not exist"),
         ((run, "nowhere"), "'nowhere' is neither a data set's name nor a folder"),
         ((run, "empty"), "empty has no images"),
         ((run, folder, "-o", "e.txt"), "e.txt ends in none of .parquet, .npy, .csv"),

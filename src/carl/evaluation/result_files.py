@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from dataclasses import asdict
 from pathlib import Path
@@ -82,23 +83,15 @@ def _of_possible_length(name: str) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse to measure what could not be kept; nothing is left behind."""
+    """Refuse to measure what could not be kept. Nothing is written, not even a folder that is still missing."""
     if path.parent.exists() and not path.parent.is_dir():
         raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
-    try:
-        with files.atomic_writer(path):
-            raise _NothingToWriteYet
-    except _NothingToWriteYet:
-        pass
-    except OSError as error:
+    folder = next(place for place in (path.parent, *path.parent.absolute().parents) if place.is_dir())
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
-            f"the result could not be kept, {path} cannot be written: {error.strerror}; choose another folder with "
+            f"the result could not be kept, {path} cannot be written: {folder} is read-only; choose another folder with "
             "--out, or change the rights of this one"
-        ) from None
-
-
-class _NothingToWriteYet(Exception):
-    """Ends an atomic_writer before its file gets its name."""
+        )
 
 
 def _asked_for(evaluation: Evaluation, header: Result) -> list[str]:
