@@ -89,8 +89,8 @@ def check_writable(path: Path) -> None:
     folder = next(place for place in (path.parent, *path.parent.absolute().parents) if place.is_dir())
     if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
-            f"the result could not be kept, {path} cannot be written: {folder} is read-only; choose another folder with "
-            "--out, or change the rights of this one"
+            f"the result could not be kept, {path} cannot be written: {folder} is read-only; choose another folder "
+            "with --out, or change the rights of this one"
         )
 
 
