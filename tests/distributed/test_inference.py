@@ -295,7 +295,7 @@ def test_two_processes_go_on_with_the_parts_that_are_there(tmp_path: Path, run: 
     assert group.wait()[1] == 2
     assert group.outputs().count("a planned failure") == 1
     processes.run(2, tmp_path, embed_in_small_parts, arguments)
-    assert "went on after" in (tmp_path / "output-0.txt").read_text()
+    assert "resumed after" in (tmp_path / "output-0.txt").read_text()
     assert len(pq.read_table(tmp_path / "e.parquet")) == 46
 
 

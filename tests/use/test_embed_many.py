@@ -79,7 +79,7 @@ def test_memory_stays_flat_and_a_killed_process_is_gone_on_with(run: Path, tmp_p
     assert process.returncode == 0, stderr
     print(f"memory at each part in MB: {[round(value / 1e6) for value in memory]}")
     print(stdout)
-    assert "went on after" in stdout
+    assert "resumed after" in stdout
     early, late = np.median(memory[:4]), np.median(memory[-4:])
     assert late - early < 0.05 * early
     index = EmbeddingFile(output)

@@ -1,12 +1,12 @@
-"""A small subset that stands for all images: every group is covered, no image twice, nothing odd.
+"""A small subset that stands for all images: every group is covered, with no near-duplicates and no outliers.
 
 1. Groups are the prototypes that the images choose; without prototypes, or with more than are to be kept, k-means
    clusters of the embeddings.
 2. Within a group, an image nearly parallel to one that is kept is a near-duplicate (SemDeDup, Abbas et al. 2023).
 3. Images that are far from their nearest neighbours are outliers.
-4. What is asked for is shared out equally over the groups, as far as they reach, so that rare kinds of image are
-   there too. In each group its share is that many k-means clusters, and the image nearest to each centre is taken:
-   centres are spread over the group, and typical (TypiClust, Hacohen et al. 2022).
+4. The images to keep are shared out equally over the groups, as far as these are large enough, so that rare kinds of
+   image are kept too. Each group is cut into as many k-means clusters as its share, and the image nearest to each
+   centre is kept: centres are spread over the group, and typical of it (TypiClust, Hacohen et al. 2022).
 
 Embeddings are compared after their common mean is taken off: features after a ReLU all point into one corner,
 where every cosine is high. N images, D features.
@@ -100,13 +100,13 @@ def select(
 ) -> Selection:
     """Choose `keep` of the images with `embeddings` (N, D); `prototypes` (N,) is the one that each image chose.
 
-    If there are not enough without them, near-duplicates come back, and then outliers.
+    If too few other images are left, near-duplicates are kept after all, and then outliers.
     """
     total = len(embeddings)
     if not 1 <= keep <= total:
         raise UserError(f"--keep {keep} of {total} images: keep 1 to {total}")
     if not 0 <= outliers < 1 or not 0 < duplicate <= 1:
-        raise UserError(f"outliers={outliers} and duplicate={duplicate} are parts of one; use values between 0 and 1")
+        raise UserError(f"outliers={outliers} and duplicate={duplicate} are fractions; use values between 0 and 1")
     points = F.normalize(torch.from_numpy(embeddings) - torch.from_numpy(embeddings.mean(0)), dim=1)
     groups = _groups(points, prototypes, keep, seed)
     likeness, typicality = _compare(points, groups, duplicate, seed)
@@ -238,7 +238,8 @@ def _quoted(text: str) -> str:
 def link_images(index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path) -> int:
     """Links to the images at `rows` in a new folder, in the same sub-folders; returns how many.
 
-    Where a file system has no links, the files are copied. Nothing is written outside of the folder, and over nothing.
+    Where a file system has no links, the files are copied. Nothing is written outside the folder, and nothing is
+    replaced.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty; choose another folder for the links")

@@ -58,7 +58,7 @@ def embed_images(request: EmbedRequest) -> Iterator[str]:
     if not only_main_goes_on():
         return
     if done.resumed:
-        yield f"went on after the {done.resumed} images that were done"
+        yield f"resumed after the {done.resumed} images that were done"
     if done.bad:
         yield f"{len(done.bad)} images cannot be used and have no row, listed in {done.bad_list}"
     beside = f" and {rows_file(request.output).name}" if request.output.suffix.lower() == ".npy" else ""
@@ -137,6 +137,7 @@ def _check_outputs(parts: Parts, force: bool) -> None:
 
 
 def about(trained: TrainedModel, source: ImageSource) -> About:
+    """What the file will say about itself."""
     split = next(iter(source.splits)) if len(source.splits) == 1 else None
     path = expanded(source.name)
     return About(

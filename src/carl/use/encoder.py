@@ -158,14 +158,14 @@ class Encoder(nn.Module):
         channels = {one.shape[2] for one in pixels}
         if channels != {self._trained.data.channels}:
             raise UserError(
-                f"images of {', '.join(map(str, sorted(channels)))} channels for an encoder of "
+                f"the images have {', '.join(map(str, sorted(channels)))} channels and the encoder reads "
                 f"{self._trained.data.channels}; convert them first"
             )
         return np.stack(pixels)
 
     def _fitted(self, image: str | Path | Image.Image | np.ndarray) -> np.ndarray:
         if isinstance(image, np.ndarray) and (image.ndim != 3 or image.dtype != np.uint8):
-            raise UserError(f"an image of shape {image.shape} and {image.dtype}; give (H, W, C) uint8")
+            raise UserError(f"an image has shape {image.shape} and type {image.dtype}; give (H, W, C) uint8")
         if isinstance(image, str | Path):
             content: Path | np.ndarray = Path(image)
         else:

@@ -136,7 +136,10 @@ def _embedded_file(trained: TrainedModel, path: Path) -> np.ndarray:
     except DecodeError as error:
         raise UserError(f"query {path} cannot be decoded ({error}); give another image") from None
     if pixels.shape[2] != trained.data.channels:
-        raise UserError(f"query {path} has {pixels.shape[2]} channels, the encoder reads {trained.data.channels}")
+        raise UserError(
+            f"query {path} has {pixels.shape[2]} channels and the encoder reads {trained.data.channels}; convert it "
+            "first"
+        )
     features: np.ndarray = trained.represent(pixels[None]).features[0]
     return features
 
