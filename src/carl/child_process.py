@@ -46,6 +46,9 @@ def end_with_parent(parent: int, interval: float = 1.0) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(interval)
-        signal.raise_signal(signal.SIGTERM)
+        if os.name == "nt":
+            signal.raise_signal(signal.SIGTERM)
+        else:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     threading.Thread(target=watch, daemon=True).start()
