@@ -193,17 +193,14 @@ def test_a_result_that_cannot_be_written_in_the_end_is_shown(
 
 
 def test_what_could_not_be_kept_is_not_measured(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(*arguments: Any, **options: Any) -> Any:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
     def measure(*arguments: Any) -> Any:
         raise AssertionError("it was measured")
 
     copy = copy_run(run, tmp_path / "run")
-    monkeypatch.setattr("carl.files.tempfile.mkstemp", refuse)
+    monkeypatch.setattr("carl.evaluation.result_files.os.access", lambda *arguments: False)
     monkeypatch.setattr("carl.evaluation.evaluate.measure", measure)
     done = call(tmp_path, "eval", copy)
-    assert_refused(done, ["knn-small.json", "Read-only file system", "--out"])
+    assert_refused(done, ["knn-small.json", "is read-only", "--out"])
 
 
 def test_data_with_a_name_too_long_for_a_result_are_measured_and_kept(run: Path, small_data: Path, tmp_path: Path):
