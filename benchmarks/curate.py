@@ -26,10 +26,11 @@ import torch
 
 from carl import files
 from carl.data import Split, open_dataset
+from carl.defaults import FEATURE_BATCH
 from carl.errors import UserError
 from carl.evaluation.logistic import FEW_PENALTY, linear_probe
 from carl.use.curate import DUPLICATED, OUTLIER, select
-from carl.use.encoder import BATCH, TrainedModel, load_trained
+from carl.use.encoder import TrainedModel, load_trained
 
 Choose = Callable[[int, int], np.ndarray]  # (how many, seed) to rows
 
@@ -57,7 +58,7 @@ def embedded(trained: TrainedModel, split: Split | None) -> Embeddings:
     if split is None or split.labels is None:
         raise UserError("the data need labels and a test split; give for example cifar10")
     pixels, labels = split.images.pixels, split.labels
-    parts = [trained.represent(pixels[start : start + BATCH]) for start in range(0, len(pixels), BATCH)]
+    parts = [trained.represent(pixels[start : start + FEATURE_BATCH]) for start in range(0, len(pixels), FEATURE_BATCH)]
     chosen = [part.log_p.argmax(1).numpy() for part in parts if part.log_p is not None]
     features = np.concatenate([part.features for part in parts])
     return Embeddings(features, np.concatenate(chosen) if chosen else None, labels)

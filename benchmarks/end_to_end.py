@@ -1,12 +1,13 @@
 """Images a second of SimCLR training on a CPU: this package, lightly, and our step on views already made.
 
-    python -m benchmarks.end_to_end [--json] [--steps 12] [--repeats 5] [--threads 2]
+    python -m benchmarks.end_to_end [--json] [--steps 12] [--repeats 3] [--threads 2]
 
 All train ResNet-18 with the ImageNet stem on the built-in 10,000 images of 32 px, batches of 256 pairs of views, SGD.
 Ours is the training stream and the step of `carl pretrain --method simclr`. lightly is its PyTorch example for
 SimCLR: torchvision's resnet18 without its last layer, SimCLRProjectionHead(512, 512, 128), SimCLRTransform of 32 px
 (the example leaves the blur out; ours blurs every second view), NTXentLoss, SGD with rate 0.06, and a DataLoader with
-two workers. The floor takes our step on a few batches of views that are made beforehand.
+two workers. The floor takes our step on a few batches of views that are made beforehand. Each side runs in float32, as
+the example is published, and under bfloat16 autocast (`_bf16`).
 
 An epoch is 39 steps. To keep a run at a few minutes a turn is `--steps` of them after WARM_UP steps that are not
 counted (they fill the buffers of the workers); `--steps 39` is a whole epoch. The sides take turns, so that a slow
@@ -34,8 +35,10 @@ from carl.data.batches.base import Batch
 from carl.data.batches.build import batches_for
 from carl.data.batches.shuffled import ShuffledBatches
 from carl.data.dataset import Dataset
-from carl.device import pick_device
+from carl.device import hardware, pick_device
 from carl.methods.build import build_method
+from carl.precision import computing_in
+from carl.records.environment import instruction_sets, machine
 from carl.records.run_directory import RunDirectory
 from carl.training.guard import Guard
 from carl.training.learner import Learner
@@ -58,18 +61,18 @@ class Ours:
     dataset: Dataset
 
 
-def make_ours(folder: Path) -> Ours:
+def make_ours(folder: Path, precision: str) -> Ours:
     layer = {
         "data": {"source": "shapes", "image_size": SIZE},
         "method": {"name": "simclr", "preset": "paper"},
         "optim": {"name": "sgd", "lr": 0.06},
-        "train": {"batch_size": BATCH, "device": "cpu"},
+        "train": {"batch_size": BATCH, "device": "cpu", "precision": precision},
     }
     planned = plan(PretrainRequest(layer))
     config, device = planned.config, pick_device("cpu")
     method = build_method(config, planned.facts, device)
     split = planned.dataset.pretraining
-    batches = batches_for(split)(split, planned.views, BATCH, config.train.seed, device)
+    batches = batches_for(split)(split, planned.views, BATCH, seed=config.train.seed, device=device)
     learner = Learner(config, method, device, config.train.epochs * batches.steps_per_epoch)
     return Ours(learner, batches, Guard(learner, batches, RunDirectory(folder)), planned.dataset)
 
@@ -109,7 +112,7 @@ class Pictures(torch.utils.data.Dataset[tuple[list[Tensor], int]]):
         return pair, 0
 
 
-def lightly_steps(dataset: Dataset) -> Steps:
+def lightly_steps(dataset: Dataset, precision: str) -> Steps:
     import torchvision
     from lightly.loss import NTXentLoss
     from lightly.models.modules import SimCLRProjectionHead
@@ -123,7 +126,8 @@ def lightly_steps(dataset: Dataset) -> Steps:
 
     def begin() -> Iterator[None]:
         for (first, second), _ in loader:
-            loss = criterion(model(first), model(second))
+            with computing_in(precision, "cpu"):
+                loss = criterion(model(first), model(second))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
@@ -148,28 +152,35 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--steps", type=int, default=12, choices=range(1, STEPS_PER_EPOCH + 1), metavar="1..39", help="steps of a turn"
     )
-    parser.add_argument("--repeats", type=int, default=5, help="turns of each side (default 5)")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of each side (default 3)")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch (default 2)")
     options = parser.parse_args(arguments)
     torch.set_num_threads(options.threads)
     warnings.simplefilter("ignore")  # peers warn about their own dependencies
     with tempfile.TemporaryDirectory() as folder:
-        ours = make_ours(Path(folder))
-        sides = {"carl": carl_steps(ours), "lightly": lightly_steps(ours.dataset), "floor": floor_steps(ours)}
+        sides: dict[str, Steps] = {}
+        for precision, ending in (("fp32", ""), ("bf16", "_bf16")):
+            ours = make_ours(Path(folder), precision)
+            sides[f"carl{ending}"] = carl_steps(ours)
+            sides[f"lightly{ending}"] = lightly_steps(ours.dataset, precision)
+            sides[f"floor{ending}"] = floor_steps(ours)
         speeds: dict[str, list[float]] = {name: [] for name in sides}
         for repeat, (name, begin) in itertools.product(range(options.repeats), sides.items()):
             speeds[name].append(speed(begin, options.steps))
             print(f"turn {repeat + 1} of {options.repeats}: {name} {speeds[name][-1]:.0f} images/s", file=sys.stderr)
     medians = {name: round(statistics.median(values), 1) for name, values in speeds.items()}
     if options.json:
-        print(json.dumps(medians, indent=2))
+        print(json.dumps({**medians, "machine": machine(hardware(torch.device("cpu")))}, indent=2))
         return
     print(f"SimCLR, ResNet-18, {SIZE} px, batch {BATCH}, {options.steps} steps of the 39 of an epoch a turn")
     print("images/s, median (lowest - highest)")
     for name, values in speeds.items():
-        print(f"  {name:8} {medians[name]:7.1f} ({min(values):.1f} - {max(values):.1f})")
-    print(f"  this project is {medians['carl'] / medians['lightly']:.2f} times as fast as lightly and takes")
-    print(f"  {medians['floor'] / medians['carl']:.3f} times the floor's time")
+        print(f"  {name:12} {medians[name]:7.1f} ({min(values):.1f} - {max(values):.1f})")
+    print(f"  instruction sets: {', '.join(instruction_sets()) or 'unknown'}")
+    for side, peer in (("carl", "lightly"), ("carl_bf16", "lightly"), ("carl_bf16", "lightly_bf16")):
+        print(f"  {side} is {medians[side] / medians[peer]:.2f} times as fast as {peer}")
+    for ending in ("", "_bf16"):
+        print(f"  carl{ending} takes {medians[f'floor{ending}'] / medians[f'carl{ending}']:.3f} times the floor's time")
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def carl_epoch(folder: Path, side: int) -> Callable[[int], None]:
     assert dataset.views_from == "photos"
     views = Views(pipeline("simclr", side), dataset.statistics.mean, dataset.statistics.std, seed=0)
     batches = PhotoBatches(
-        dataset.train, views, min(BATCH, len(dataset.train)), 0, torch.device("cpu"), drop_last=False
+        dataset.train, views, min(BATCH, len(dataset.train)), seed=0, device=torch.device("cpu"), drop_last=False
     )
 
     def run(epoch: int) -> None:

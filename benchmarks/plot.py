@@ -24,6 +24,10 @@ NAMES = {
     "torchvision": "torchvision (PIL)",
     "torchvision_v2": "torchvision v2",
     "floor": "floor: views already made",
+    "carl_bf16": "this project, bfloat16",
+    "lightly_bf16": "lightly, bfloat16",
+    "floor_bf16": "floor, bfloat16",
+    "timm": "timm + DataLoader",
 }
 
 
@@ -39,6 +43,7 @@ def views_picture(table: Table) -> Figure:
 
 def train_step_picture(table: Table) -> Figure:
     """Milliseconds a step of the plain model and of ours, one panel a case."""
+    table = _measured(table)
     figure = Figure(figsize=(2.6 * len(table), 1.6), layout="constrained")
     for axes, (case, found) in zip(_panels(figure, len(table)), table.items(), strict=True):
         _bars(axes, {"carl": found["carl_ms"], "plain": found["plain_ms"]}, "{:.0f}")
@@ -50,11 +55,17 @@ def train_step_picture(table: Table) -> Figure:
 
 def speed_picture(table: Table) -> Figure:
     """Images a second by side."""
+    table = _measured(table)
     figure = Figure(figsize=(6.0, 0.6 + 0.4 * len(table)), layout="constrained")
     (axes,) = _panels(figure, 1)
     _bars(axes, table, "{:.0f}")
     axes.set_xlabel("images per second", fontsize=8)
     return figure
+
+
+def _measured(table: Table) -> Table:
+    """The table without what it says about the machine."""
+    return {name: value for name, value in table.items() if name != "machine"}
 
 
 def _panels(figure: Figure, count: int) -> list[Axes]:
@@ -63,7 +74,9 @@ def _panels(figure: Figure, count: int) -> list[Axes]:
 
 def _bars(axes: Axes, values: Table, form: str) -> None:
     names = [NAMES.get(name, name) for name in values]
-    bars = axes.barh(names, list(values.values()), color=[OURS if name == "carl" else OTHERS for name in values])
+    bars = axes.barh(
+        names, list(values.values()), color=[OURS if name.startswith("carl") else OTHERS for name in values]
+    )
     axes.bar_label(bars, [form.format(value) for value in values.values()], fontsize=8, padding=2)
     axes.invert_yaxis()
     axes.margins(x=0.25)

@@ -58,7 +58,7 @@ def make_learner(name: str) -> tuple[Learner, PackedBatches]:
     split = Split(PackedImages(pixels), np.arange(IMAGES) % 10)
     views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.25,) * 3, seed=0)
     rank, ranks = distributed.rank(), distributed.world_size()
-    batches = PackedBatches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
+    batches = PackedBatches(split, views, BATCH, seed=0, device=torch.device("cpu"), rank=rank, ranks=ranks)
     steps = config.train.epochs * batches.steps_per_epoch
     return Learner(config, METHODS[name](config, FACTS), batches.device, steps), batches
 

@@ -28,7 +28,8 @@ from matplotlib.figure import Figure
 from carl import files
 from carl.config import Layer, merge
 from carl.errors import UserError
-from carl.methods.carl import ROBUST_VALUES
+from carl.methods import carl
+from carl.methods.base import SHARED
 from carl.reproduction.jobs import Job, Measure, Outcome, adopt_outcomes, keep_outcome, read_outcome
 from carl.reproduction.runner import Shard, run_jobs
 
@@ -36,19 +37,20 @@ ROOT = Path(__file__).parent.parent
 RESULTS, PICTURES = ROOT / "results" / "robustness", ROOT / "docs" / "images"
 MEASURES = (Measure("linear-cached"), Measure("knn"))
 IMAGES, HELD_OUT, BATCH = 10_000, 5_000, 256
-# With its values, so that a run of other values is another run. Without its targets: the outcomes in results/ were made
-# when joint targets were everyone's default, and do not name them (their complete configuration does).
+# With its values, so that a run of other values is another run. Without those that were everyone's default when the
+# outcomes in results/ were made, such as joint targets: they do not name them (their complete configuration does).
 ROBUST: Layer = {
-    **ROBUST_VALUES,
     "method": {
-        **{key: value for key, value in ROBUST_VALUES["method"].items() if key != "targets"},
+        **{key: value for key, value in carl.ROBUST["method"].items() if key != "targets"},
         "name": "carl",
         "preset": "robust",
     },
+    "optim": {**{key: SHARED["optim"][key] for key in ("name", "lr", "scale_lr")}, **carl.ROBUST["optim"]},
+    "views": SHARED["views"],
 }
 SIMCLR: Layer = {
     "method": {"name": "simclr", "preset": "paper", "head_norm": True},
-    "views": ROBUST_VALUES["views"],
+    "views": SHARED["views"],
 }
 
 
@@ -100,7 +102,7 @@ def _slug(words: str) -> str:
 def _cifar(epochs: int, **data: Any) -> Layer:
     """The health is that of all training images, after the last epoch."""
     return {
-        "data": {"source": "cifar10", "limit": IMAGES, **data},
+        "data": {"source": "cifar10", "limit": IMAGES, "limit_by": "first", **data},
         "train": {"epochs": epochs, "batch_size": BATCH},
         "probe": {"every": epochs, "images": data.get("limit", IMAGES)},
         "log": {"report": False},

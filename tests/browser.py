@@ -122,6 +122,36 @@ class Page:
         self.wait("document.readyState === 'complete' && location.protocol === 'file:'")
         self.settle()
 
+    def open_address(self, address: str) -> None:
+        self.call("Page.navigate", url=address)
+        self.wait(f"document.readyState === 'complete' && location.href === {json.dumps(address)}")
+        self.settle()
+
+    def save_into(self, folder: Path) -> None:
+        """Where downloads go."""
+        self._owner.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+
+    def drag(self, points: list[tuple[float, float]], touch: bool = False) -> None:
+        """Press at the first point, move over the others, let go; with a mouse or a finger."""
+        if touch:
+            self.call("Emulation.setTouchEmulationEnabled", enabled=True)
+            kinds = ["touchStart", *["touchMove"] * (len(points) - 1)]
+            for kind, (x, y) in zip(kinds, points, strict=True):
+                self.call("Input.dispatchTouchEvent", type=kind, touchPoints=[{"x": x, "y": y}])
+            self.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+        else:
+            self.mouse("mouseMoved", *points[0])
+            self.mouse("mousePressed", *points[0], button="left", clickCount=1)
+            for point in points[1:]:
+                self.mouse("mouseMoved", *point, button="left", buttons=1)
+            self.mouse("mouseReleased", *points[-1], button="left", clickCount=1)
+        self.settle()
+
+    def type(self, text: str) -> None:
+        """Into what has the focus."""
+        self.call("Input.insertText", text=text)
+        self.settle()
+
     def run(self, script: str) -> Any:
         """The value of a JavaScript expression in the page."""
         answer = self.call("Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True)
@@ -164,7 +194,16 @@ class Page:
         self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
     def press(self, key: str) -> None:
-        codes = {"Enter": 13, "Tab": 9, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}
+        codes = {
+            " ": 32,
+            "Enter": 13,
+            "Tab": 9,
+            "Escape": 27,
+            "ArrowLeft": 37,
+            "ArrowUp": 38,
+            "ArrowRight": 39,
+            "ArrowDown": 40,
+        }
         text = "\r" if key == "Enter" else key if len(key) == 1 else ""
         for kind in ("keyDown", "keyUp"):
             code = codes.get(key, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+# A suite that runs in the background, or under nohup, inherits ignored signals, and so would the programs it starts. A
+# signal that is handled is reset in them.
+for _name in ("SIGINT", "SIGHUP"):
+    _signal = getattr(signal, _name, None)  # Windows has no SIGHUP
+    if _signal is not None and signal.getsignal(_signal) is signal.SIG_IGN:
+        signal.signal(_signal, lambda *_: None)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,10 +1,12 @@
 """The README and the pages of docs/ as data: code blocks, commands, links and headings, and the tables they owe.
 
-`python -m tests.documents` writes the tables of commands.md, configuration.md and methods.md anew.
+`python -m tests.documents` writes the tables of commands.md, configuration.md, methods.md and quality.md anew, and the
+comparison of methods in comparing.md.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -200,6 +202,14 @@ def _default(value: Any) -> str:
     return str(list(value)) if isinstance(value, tuple) else str(value)
 
 
+def table_of_checks() -> str:
+    """The quality flags with their meaning and their rule, as a table in Markdown."""
+    from carl.quality import CHECKS
+
+    rows = [f"| {check.title} | {check.meaning} | {check.rule} |" for check in CHECKS.values()]
+    return "".join(f"{row}\n" for row in ["| flag | what it means | flagged if |", "|---|---|---|", *rows])
+
+
 _TABLE = re.compile(r"^\| .*\n\|---.*\n(?:\|.*\n)*", re.MULTILINE)
 
 
@@ -211,6 +221,44 @@ def refresh() -> None:
         written = dict(re.findall(r"^(\| `[^|]*\| [^|]*\| )(.*) \|$", section(page_named(page), heading), re.MULTILINE))
         lines = [f"{start}{meaning or written.get(start, 'SAY WHAT IT IS')} |\n" for start, meaning in rows]
         _replace_table(page_named(page), heading, "".join(["| key | default | |\n", "|---|---|---|\n", *lines]))
+    quality = page_named("quality.md")
+    old = next(table for table in _TABLE.findall(quality.read_text(encoding="utf-8")) if table.startswith("| flag |"))
+    quality.write_text(quality.read_text(encoding="utf-8").replace(old, table_of_checks()), encoding="utf-8")
+
+
+COMPARISON = re.compile(r"(?<=<!-- comparison: from results/compare-shapes.json -->\n).*?(?=<!-- end -->)", re.DOTALL)
+
+COMPARED = (ROOT / "README.md", ROOT / "docs" / "comparing.md")
+
+
+def comparison_of_methods(found: dict[str, Any]) -> str:
+    """A table of all methods, from the comparison that is kept in results/."""
+    rows = [row for row in found["rows"] if row["state"] == "done"]
+
+    def cell(row: dict[str, Any], name: str) -> str:
+        low, high = row[f"{name}_interval"]
+        return f"{row[name]:.1f} ({low:.1f} to {high:.1f})"
+
+    seeds = max(row["seeds"] for row in rows)
+    how = f"{seeds} seed{'s' * (seeds > 1)}, 95% intervals; details are in `results/compare-shapes.md`"
+    lines = [
+        f"On the built-in drawings, with equal views, head, learning rate and budget ({how}):",
+        "",
+        "| method | linear classifier (%) | 20 nearest neighbours (%) |",
+        "|---|---|---|",
+        *(f"| {row['method']} | {cell(row, 'linear')} | {cell(row, 'knn')} |" for row in rows),
+        "",
+        *(f"{title}: {found['conclusions'][name][0]}" for name, title in (("linear", "Linear"), ("knn", "Neighbours"))),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def refresh_comparison() -> None:
+    found = json.loads((ROOT / "results" / "compare-shapes.json").read_text(encoding="utf-8"))
+    if "shared" in found:  # else it is from before conditions were equal
+        for page in COMPARED:
+            text = COMPARISON.sub(lambda _: comparison_of_methods(found), page.read_text(encoding="utf-8"))
+            page.write_text(text, encoding="utf-8")
 
 
 def _replace_table(page: Path, heading: str, table: str) -> None:
@@ -226,3 +274,4 @@ def _replace_table(page: Path, heading: str, table: str) -> None:
 
 if __name__ == "__main__":
     refresh()
+    refresh_comparison()

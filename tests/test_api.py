@@ -26,6 +26,7 @@ PUBLIC = [  # stable: a name is only removed with a deprecation before it
     "UserError",
     "Views",
     "__version__",
+    "group",
     "knn_accuracy",
     "lambda_schedule",
     "linear_probe",

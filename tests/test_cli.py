@@ -30,12 +30,14 @@ def test_help_of_every_command_imports_neither_torch_nor_numpy():
 
 
 def test_help_lists_commands_in_the_order_of_use_and_each_summary_fits_its_line():
-    shown = CliRunner().invoke(cli, ["--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
+    def listed(*command: str) -> list[str]:
+        width = 78  # what click uses of a terminal with 80 columns
+        shown = CliRunner().invoke(cli, [*command, "--help"], terminal_width=width).output
+        return shown.partition("Commands:\n")[2].splitlines()
+
+    shown, inner = listed(), listed("data")
     assert [line.split()[0] for line in shown] == list(cli.commands)
     assert list(cli.commands)[:3] == ["pretrain", "eval", "report"]
-    inner = (
-        CliRunner().invoke(cli, ["data", "--help"], terminal_width=80).output.partition("Commands:\n")[2].splitlines()
-    )
     assert [line.split()[0] for line in inner] == ["list", "info", "prepare"]
     assert [line for line in [*shown, *inner] if line.endswith("...")] == []
 
@@ -69,7 +71,7 @@ def test_every_option_tells_its_default_or_what_it_is_for():
         (["pretrain", "DATA", "--preset", "papr"], ["papr", "paper"]),
         (["pretrain", "DATA", "--backbone", "resnet81", "--batch-size", "8"], ["resnet81", "did you mean"]),
         (["pretrain", "DATA", "--stem", "tiny"], ["tiny", "small"]),
-        (["pretrain", "DATA", "--init", "none.pth", "--batch-size", "8"], ["none.pth", "not a file"]),
+        (["pretrain", "DATA", "--init", "none.pth", "--batch-size", "8"], ["none.pth does not exist", "weights file"]),
         (["pretrain", "DATA", "--config", "none.toml"], ["none.toml", "cannot read"]),
         (["pretrain", "DATA", "--set", "views.pipeline=simcrl"], ["simcrl", "did you mean 'simclr'"]),
         (["pretrain", "DATA", "--set", "views.bluur=1"], ["unknown key views.bluur", "did you mean 'blur'"]),
@@ -96,7 +98,7 @@ def test_every_option_tells_its_default_or_what_it_is_for():
         (["pretrain", "--resume", "empty"], ["empty", "config.toml"]),
         (["eval", "nowhere"], ["nowhere", "does not exist"]),
         (["eval", "empty", "--protocol", "magic"], ["magic", "knn"]),
-        (["report", "nowhere"], ["nowhere", "not a run directory"]),
+        (["report", "nowhere"], ["nowhere does not exist", "run directory"]),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_exit_code_2_and_writes_nothing(
@@ -244,3 +246,14 @@ def test_shards_are_counted_and_shown_too(carl: Run, tmp_path: Path):
 
 def test_the_help_of_pretrain_names_shards(carl: Run):
     assert "shards" in carl("pretrain", "--help").stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes that break are of POSIX")
+def test_a_reader_that_goes_away_ends_a_command_as_a_broken_pipe_does():
+    """`carl data list | head -0`"""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", "from carl.cli import main; main()", "data", "list"]
+    ended = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, "")

@@ -31,3 +31,16 @@ def test_freed_memory_is_used_again_without_new_pages():
         return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
     assert faults("keep") < 1_000 < faults("default")
+
+
+def test_huge_pages_are_asked_for_without_occupying_memory():
+    program = (
+        "import torch\n"
+        "from carl.memory import keep_freed_memory, peak_memory\n"
+        "before = peak_memory(torch.device('cpu'))\n"
+        "keep_freed_memory()\n"
+        "keep_freed_memory()\n"
+        "print(peak_memory(torch.device('cpu')) - before)"
+    )
+    grown = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert int(grown) < 64 * 2**20  # of the two gigabytes of addresses

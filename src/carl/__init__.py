@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from carl.models.heads import Prototypes
     from carl.optim import lambda_schedule
     from carl.use.encoder import load_encoder
+    from carl.use.group import group
     from carl.views.recipes import pipeline as view_pipeline
     from carl.views.views import Views
 
@@ -29,6 +30,7 @@ __all__ = [
     "UserError",
     "Views",
     "__version__",
+    "group",
     "knn_accuracy",
     "lambda_schedule",
     "linear_probe",
@@ -44,6 +46,7 @@ _HOMES = {  # public name: module, and its name there
     "Prototypes": ("carl.models.heads", "Prototypes"),
     "UserError": ("carl.errors", "UserError"),
     "Views": ("carl.views.views", "Views"),
+    "group": ("carl.use.group", "group"),
     "knn_accuracy": ("carl.evaluation.neighbours", "knn_accuracy"),
     "lambda_schedule": ("carl.optim", "lambda_schedule"),
     "linear_probe": ("carl.evaluation.logistic", "linear_probe"),

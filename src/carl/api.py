@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from carl import files
-from carl.config import merge, warn_of_old_names
+from carl.config import layer_of_flags, merge, warn_of_old_names
 from carl.errors import UserError
 
 
@@ -31,8 +31,8 @@ def pretrain(
     """Learn an encoder as `carl pretrain` does, and return the run directory.
 
     `data` is what the command takes, or a map-style Dataset, whose images are first written to the cache as one file.
-    What is None takes the command's default; `init` is a file of weights to start from, or "timm"; `settings` holds any
-    other value as {"section.key": value}. With `resume` a run that is at `out` already goes on.
+    What is None takes the command's default. `init` is an encoder to adapt, named as for the command. `settings` holds
+    any other value as {"section.key": value}. With `resume`, a run that is already at `out` is resumed.
     """
     from carl.training.plan import PretrainRequest, plan
     from carl.training.run import carry_out
@@ -46,13 +46,19 @@ def pretrain(
             raise UserError(f"settings[{path!r}] names no section; for example {{'views.crop_min': 0.2}}")
         layer.setdefault(section, {})[key] = value
     warn_of_old_names(layer)
-    given: dict[str, dict[str, object]] = {
-        "data": {"source": str(data), "image_size": image_size},
-        "model": {"backbone": backbone, "init": None if init is None else str(init)},
-        "method": {"name": method, "preset": preset},
-        "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
-    }
-    named = {s: {k: v for k, v in values.items() if v is not None} for s, values in given.items()}
+    named = layer_of_flags(
+        {
+            "data": str(data),
+            "image_size": image_size,
+            "backbone": backbone,
+            "init": None if init is None else str(init),
+            "method": method,
+            "preset": preset,
+            "epochs": epochs,
+            "batch_size": batch_size,
+            "seed": seed,
+        }
+    )
     where = None if out is None else Path(out)
     request = PretrainRequest(merge([layer, named]), where, "auto" if resume else None, ("carl.pretrain",))
     return carry_out(plan(request))
@@ -61,7 +67,7 @@ def pretrain(
 def _written(data: Any, image_size: int | None) -> Path:
     """A Python data set as a file in the cache, named by its content: runs are resumed and evaluated from it."""
     from carl.data import open_dataset
-    from carl.data.packing.cache import cache_folder
+    from carl.user_paths import cache_folder
 
     dataset = open_dataset(data, image_size=image_size)
     train = dataset.train

@@ -10,26 +10,62 @@ from typing import Any
 
 import click
 
+from carl import defaults
 from carl.errors import UserError, printable, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
 from carl.files import check_replaceable
 from carl.lasting_output import LastingOutput
+from carl.option_words import ENCODER, ENCODER_AND_IMAGES, as_setting, experiment_names, method_names, preset_words
 from carl.terminal import reserve_standard_streams, show_progress
 from carl.use.export import FORMATS
-from carl.use.requests import CurateRequest, EmbedRequest, ExportRequest, SearchRequest
+from carl.use.requests import (
+    GROUP_LOSSES,
+    ROWS_PER_FILE,
+    CurateRequest,
+    EmbedOptions,
+    EmbedRequest,
+    ExportRequest,
+    GroupLoss,
+    GroupRequest,
+    SearchRequest,
+)
 
 PATH = click.Path(path_type=Path)
-PRESET_HELP = "Named set of values to start from.  [default: robust, or paper on the paper's data sets]"
+PRESET_HELP = (
+    "Named set of values, listed below. The run prints which one it takes.  [default: robust for carl, or paper if the "
+    "run is as long as the paper's; paper for other methods; adapt with --init]"
+)
 FORCE_HELP = "Replace FILE even if this command did not make it."
-MAX_BAD_HELP = "Largest number of undecodable files to tolerate.  [default: one in twenty, at least 10]"
+MAX_BAD_HELP = (
+    "Largest number of undecodable files to tolerate.  "
+    f"[default: one in {defaults.BAD_ONE_IN}, at least {defaults.BAD_AT_LEAST}]"
+)
+EPOCHS_HELP = (
+    f"Passes over the data.  [default: {defaults.EPOCHS} on a GPU and for the paper's data sets, "
+    f"{defaults.SHAPES_EPOCHS} on shapes, otherwise {defaults.FEWEST_EPOCHS} to {defaults.EPOCHS} so that a CPU needs "
+    "about an hour]"
+)
 SPLIT_HELP = "Only one split of a data set, such as train or test.  [default: all]"
 SIDE_HELP = (
-    "Side to which images are scaled, unless all have one size up to 256 px.  [default: their usual side, at most 96]"
+    f"Side to which images are scaled, unless all have one size up to {defaults.AS_IS_SIDE} px.  "
+    f"[default: their usual side, at most {defaults.LARGEST_USUAL_SIDE}]"
 )
+BATCH_DEFAULT = f"[default: {defaults.BATCH_SIZE}, or {defaults.SHAPES_BATCH_SIZE} on shapes, and less for few images]"
+EMBED_BATCH_HELP = (
+    f"Images computed at once.  [default: {defaults.FEATURE_BATCH}, fewer if over {defaults.LARGEST_USUAL_SIDE} px]"
+)
+BACKBONE_HELP = "Architecture of a weights file: any timm model."
+LABELS_WORDS = "Whether sub-folders are classes. `auto` says yes unless they are named like dates or numbers."
+LABELS_HELP = f"{LABELS_WORDS}  [default: {defaults.LABELS[0]}]"
+LABELS = click.Choice(defaults.LABELS)
 DATA_ROOT_HELP = "Folder with the data sets known by name.  [default: the cache folder]"
 QUICK = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is None])
 SLOW = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is not None])
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has gone, as in `carl search ... | head -1`."""
 
 
 class InOrderOfUse(click.Group):
@@ -40,43 +76,55 @@ class InOrderOfUse(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:  # of which click would make a failure, exit code 1
+            raise ReaderGone from error
+
 
 @click.group(cls=InOrderOfUse, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="carl-ssl", prog_name="carl")
 def cli() -> None:
-    """Learn image encoders from unlabelled images.
+    """Learn image encoders from unlabelled images, and use them.
 
     \b
-    carl pretrain shapes         try it on built-in drawings
-    carl eval runs/shapes-carl   measure what was learned
-    carl pretrain photos/        train on a folder of your own
+    carl report timm:tf_efficientnet_lite0 photos/   look at your photos; nothing is trained
+    carl pretrain photos/                            train an encoder on them
+    carl pretrain shapes                             try training on built-in drawings
     """
 
 
-@cli.command()
+@cli.command(epilog=preset_words())
 @click.argument("data", required=False)
-@click.option("--method", metavar="NAME", help="Training method, such as carl, simclr or byol.  [default: carl]")
-@click.option("--preset", metavar="NAME", help=PRESET_HELP)
-@click.option("--backbone", metavar="NAME", help="Encoder architecture: any timm model.  [default: resnet18]")
 @click.option(
-    "--stem",
-    type=click.Choice(["imagenet", "small"]),
-    help="First layers of a ResNet. `small` is slower and better on 32 px images.  [default: imagenet]",
+    "--method", metavar="NAME", help=f"Training method: {', '.join(method_names())}.  [default: {defaults.METHOD}]"
+)
+@click.option("--preset", metavar="NAME", help=PRESET_HELP)
+@click.option(
+    "--backbone", metavar="NAME", help=f"Encoder architecture: any timm model.  [default: {defaults.BACKBONE}]"
 )
 @click.option(
-    "--init", metavar="FILE|timm", help="Start from pretrained weights. Measure whether that helps, with carl eval."
+    "--stem",
+    type=click.Choice(defaults.STEMS),
+    help=f"First layers of a ResNet. `small` is slower and better on 32 px images.  [default: {defaults.STEM}]",
+)
+@click.option(
+    "--init",
+    metavar="ENCODER",
+    help="Adapt an encoder: a run, a weights file or timm:NAME. The run keeps it if training made it no better.",
 )
 @click.option(
     "--image-size",
     type=int,
     metavar="PX",
-    help="Side of the training views.  [default: the images' own side, at most 96 for photos]",
+    help="Side of the training views.  "
+    f"[default: the images' own side, at most {defaults.LARGEST_USUAL_SIDE} for photos]",
 )
+@click.option("--labels", type=LABELS, help=LABELS_HELP)
 @click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
-@click.option("--epochs", type=int, metavar="N", help="Passes over the data.  [default: 200, or 8 on shapes]")
-@click.option(
-    "--batch-size", type=int, metavar="N", help="Images per step, over all processes.  [default: 256, or 128 on shapes]"
-)
+@click.option("--epochs", type=int, metavar="N", help=EPOCHS_HELP)
+@click.option("--batch-size", type=int, metavar="N", help=f"Images per step, over all processes.  {BATCH_DEFAULT}")
 @click.option(
     "--prototypes",
     type=int,
@@ -87,7 +135,8 @@ def cli() -> None:
     "--prior-start",
     type=float,
     metavar="B",
-    help="Weight of the prior at the start. The run warns if it is too low.  [default: set by the preset]",
+    help="Weight, at the start, of the prior that keeps all prototypes in use. The run warns if it is too low.  "
+    "[default: set by the preset]",
 )
 @click.option(
     "--prior-end", type=float, metavar="A", help="Weight of the prior after E epochs.  [default: set by the preset]"
@@ -96,10 +145,14 @@ def cli() -> None:
     "--prior-epochs",
     type=int,
     metavar="E",
-    help="Epochs over which the weight falls from B to A.  [default: half of all, at most 100]",
+    help="Epochs over which the weight falls from B to A.  "
+    f"[default: half of all, at most {defaults.MOST_PRIOR_EPOCHS}]",
 )
 @click.option(
-    "--seed", type=int, metavar="S", help="The same seed gives the same weights on the same machine.  [default: 0]"
+    "--seed",
+    type=int,
+    metavar="S",
+    help=f"The same seed gives the same weights on the same machine.  [default: {defaults.SEED}]",
 )
 @click.option(
     "--out", type=click.Path(path_type=Path), metavar="RUN", help="Run directory to make.  [default: runs/DATA-METHOD]"
@@ -125,6 +178,7 @@ def pretrain(
     stem: str | None,
     init: str | None,
     image_size: int | None,
+    labels: str | None,
     max_bad: int | None,
     epochs: int | None,
     batch_size: int | None,
@@ -145,46 +199,62 @@ def pretrain(
 
     The run directory will hold encoder.safetensors, report.html, metrics.jsonl and all that is needed to resume.
     """
-    from carl.config import merge, parse_assignments, read_settings
+    from carl.config import layer_of_flags, merge, parse_assignments, read_settings
 
-    flags: dict[str, dict[str, Any]] = {
-        "data": {"source": data, "image_size": image_size, "max_bad": max_bad},
-        "model": {"backbone": backbone, "stem": stem, "init": init},
-        "method": {
-            "name": method,
+    given = layer_of_flags(
+        {
+            "data": data,
+            "method": method,
             "preset": preset,
+            "backbone": backbone,
+            "stem": stem,
+            "init": init,
+            "image_size": image_size,
+            "labels": labels,
+            "max_bad": max_bad,
+            "epochs": epochs,
+            "batch_size": batch_size,
             "prototypes": prototypes,
             "prior_start": prior_start,
             "prior_end": prior_end,
             "prior_epochs": prior_epochs,
-        },
-        "train": {"epochs": epochs, "batch_size": batch_size, "seed": seed},
-    }
-    given = {s: {k: v for k, v in values.items() if v is not None} for s, values in flags.items()}
+            "seed": seed,
+        }
+    )
     from_file = {} if config_file is None else read_settings(config_file)
     layer = merge([from_file, parse_assignments(assignments), given])
 
     from carl.training.plan import PretrainRequest, plan
     from carl.training.run import carry_out
 
-    carry_out(plan(PretrainRequest(layer, out, resume, tuple(sys.argv))))
+    carry_out(plan(PretrainRequest(layer, out=out, resume=resume, command=tuple(sys.argv))))
 
 
-@cli.command("eval")
-@click.argument("target", metavar="RUN|FILE|random")
+@cli.command("eval", epilog=ENCODER)
+@click.argument("target", metavar="ENCODER|random")
 @click.option(
-    "--protocol", metavar="NAME", default="knn", show_default=True,
+    "--protocol", metavar="NAME", default=EvaluationRequest.protocol, show_default=True,
     callback=lambda context, option, name: _name_in(PROTOCOLS, name),
     shell_complete=lambda context, option, start: [name for name in PROTOCOLS if name.startswith(start)],
-    help=f"What to measure. {QUICK} take seconds to minutes; {SLOW} train for long. The paper's is linear.",
+    help=f"What to measure. {QUICK} take seconds to minutes; {SLOW} train for long. The paper uses linear.",
 )  # fmt: skip
-@click.option("--data", metavar="DATA", help="Other data than the run's; a file or `random` has none of its own.")
+@click.option(
+    "--data", metavar="DATA", help="Data to measure on. Only a run has data of its own.  [default: the run's]"
+)
+@click.option("--labels", type=LABELS, help=f"{LABELS_WORDS}  [default: as in the run, or {defaults.LABELS[0]}]")
 @click.option(
     "--fraction", type=float, metavar="F",
     help="Part of the labels to train on.  "
-    f"[default: {usual_values(lambda protocol: ', then '.join(map(str, protocol.fractions)))}]",
+    f"[default: {usual_values(lambda protocol: listed(tuple(map(str, protocol.fractions))))}]",
 )  # fmt: skip
-@click.option("--seeds", type=int, default=1, show_default=True, metavar="N", help="Repeat; mean and deviation.")
+@click.option(
+    "--seeds",
+    type=int,
+    default=EvaluationRequest.seeds,
+    show_default=True,
+    metavar="N",
+    help="Number of seeds. The table shows mean and standard deviation.",
+)
 @click.option(
     "--epochs", type=int, metavar="N",
     help=f"How long to train.  [default: {usual_values(lambda protocol: str(protocol.epochs or ''))}]",
@@ -196,10 +266,12 @@ def pretrain(
 )  # fmt: skip
 @click.option(
     "--centre", type=float, metavar="F",
-    help="Part of each side of an image that is seen.  "
+    help="Fraction of each side of an image that the encoder sees, around the centre.  "
     f"[default: {usual_values(lambda protocol: f'{protocol.centre:g}')}]",
 )  # fmt: skip
-@click.option("--backbone", metavar="NAME", help="Architecture of a file or of `random`.  [default: resnet18]")
+@click.option(
+    "--backbone", metavar="NAME", help=f"Architecture of a file or of `random`.  [default: {defaults.BACKBONE}]"
+)
 @click.option("--out", type=PATH, metavar="DIR", help="Where results go.  [default: RUN/results, or results]")
 @click.option(
     "--set",
@@ -213,6 +285,7 @@ def evaluate(
     target: str,
     protocol: str,
     data: str | None,
+    labels: str | None,
     fraction: float | None,
     seeds: int,
     epochs: int | None,
@@ -225,11 +298,12 @@ def evaluate(
 ) -> None:
     """Measure how good an encoder is.
 
-    Give a run directory, a FILE of weights (with --data and --backbone), or `random` for random weights. The result is
-    kept as a JSON file. Asked again, the command shows that file.
+    A run is measured on its own test images, and anything else on --data. `random` stands for random weights. The
+    result is saved as a JSON file, and if you ask again, the saved result is shown.
     """
-    from carl.config import parse_assignments
+    from carl.config import merge, parse_assignments
 
+    given = {} if labels is None else {"data": {"labels": labels}}
     request = EvaluationRequest(
         target=target,
         protocol=protocol,
@@ -242,7 +316,7 @@ def evaluate(
         backbone=backbone,
         out=out,
         force=force,
-        settings=parse_assignments(assignments),
+        settings=merge([parse_assignments(assignments), given]),
     )
 
     from carl.evaluation.evaluate import evaluate_and_show
@@ -250,56 +324,134 @@ def evaluate(
     evaluate_and_show(request)
 
 
-@cli.command()
-@click.argument("runs", type=PATH, metavar="RUN...", nargs=-1, required=True)
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("what", metavar="RUN... | ENCODER IMAGES", nargs=-1, required=True)
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE",
-    help="Page to write.  [default: RUN/report.html, or comparison.html for several runs]",
+    help="Page to write.  [default: RUN/report.html, comparison.html for several runs, report.html for IMAGES]",
 )  # fmt: skip
 @click.option(
-    "--map", "projection", type=click.Choice(["pca", "tsne", "umap"]), default="pca", show_default=True,
-    help="Layout of the map of images. pca is instant; tsne and umap show groups better and take minutes.",
+    "--map", "projection", type=click.Choice(list(defaults.PROJECTIONS)), default="auto", show_default=True,
+    help="Layout of the map of images. auto is t-SNE and takes seconds; pca is instant; tsne and umap take minutes.",
 )  # fmt: skip
+@click.option(
+    "--names",
+    type=PATH,
+    metavar="FILE",
+    help="Names of groups and tags of images, as the page saved them (names.json).",
+)
+@click.option(
+    "--watch", "watching", is_flag=True,
+    help="Show the page of a run while it trains, at an address that only this machine can reach. Ctrl-C ends it.",
+)  # fmt: skip
+@click.option("--port", type=int, default=0, metavar="P", help="Port of --watch.  [default: a free one]")
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
 @click.option("--force", is_flag=True, help=FORCE_HELP)
-def report(runs: tuple[Path, ...], output: Path | None, projection: str, force: bool) -> None:
-    """Write the report of a run, or a page that compares several.
+def report(
+    what: tuple[str, ...],
+    output: Path | None,
+    projection: str,
+    names: Path | None,
+    watching: bool,
+    port: int,
+    split: str | None,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Write a report: of a run, of several, or of any images.
 
-    Each is one HTML file that needs nothing else. A run writes its own report when it ends.
+    \b
+    carl report RUN               what a run has learned
+    carl report RUN RUN...        several runs beside each other
+    carl report ENCODER IMAGES    any images: map, groups, neighbours, outliers, copies and quality flags
+
+    Each is one HTML file that needs nothing else. A run writes its own report when it ends. For IMAGES nothing is
+    trained and no labels are needed. If the command is interrupted, run it again to resume.
     """
-    from carl.reporting.pages import write_comparison, write_report
+    from carl.reporting.report import ReportRequest
+    from carl.reporting.report import report as write_or_watch
 
-    one = len(runs) == 1
-    page = (
-        write_report(runs[0], output, projection, force) if one else write_comparison(runs, output, projection, force)
+    request = ReportRequest(
+        what=what,
+        output=output,
+        projection=projection,
+        names=names,
+        watching=watching,
+        port=port,
+        split=split,
+        backbone=backbone,
+        force=force,
     )
-    _echo_lines([str(page)])
+    write_or_watch(request, lambda line: _echo_lines([line]))
 
 
-@cli.command()
-@click.argument("run", type=PATH)
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
 @click.argument("images")
 @click.option(
-    "-o", "--output", type=PATH, metavar="FILE", default="embeddings.parquet", show_default=True,
-    help="File to write: .parquet, .npy or .csv.",
+    "-o", "--output", type=PATH, metavar="FILE|FOLDER", default="embeddings.parquet", show_default=True,
+    help="File to write: .parquet, .npy or .csv. A name without an ending is a folder of .parquet files.",
 )  # fmt: skip
+@click.option(
+    "--rows-per-file", type=int, metavar="N", help=f"Rows of each file in FOLDER.  [default: {ROWS_PER_FILE}]"
+)
+@click.option(
+    "--dtype", type=click.Choice(defaults.EMBEDDING_DTYPES), default=EmbedOptions.dtype, show_default=True,
+    help="Type of the numbers written. float16 takes half the space.",
+)  # fmt: skip
+@click.option(
+    "--precision", type=click.Choice(defaults.PRECISIONS), default=EmbedOptions.precision, show_default=True,
+    help="Precision to compute in. bf16 and fp16 are faster on most GPUs.",
+)  # fmt: skip
+@click.option("--batch-size", type=int, metavar="N", help=EMBED_BATCH_HELP)
+@click.option(
+    "--device",
+    metavar="NAME",
+    default=EmbedRequest.device,
+    show_default=True,
+    help=f"Where to compute: {defaults.DEVICES}.",
+)
 @click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def embed(run: Path, images: str, output: Path, split: str | None, force: bool) -> None:
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help="Replace FILE or FOLDER if it exists.")
+def embed(
+    encoder: str,
+    images: str,
+    output: Path,
+    rows_per_file: int | None,
+    dtype: str,
+    precision: str,
+    batch_size: int | None,
+    device: str,
+    split: str | None,
+    backbone: str | None,
+    force: bool,
+) -> None:
     """Write the embedding of every image to a file.
 
-    IMAGES is a folder, an image, a .parquet, .npy or .npz file, shards such as 'shards/{000..019}.tar', or the name of
-    a data set. Each image gets one row: its path, its embedding and the prototype it chose. Files that cannot be
-    decoded get no row and are listed.
+    Each image gets one row: its path, its embedding and, if the method has prototypes, the one it chose. Files that
+    cannot be decoded get no row and are listed.
 
-    Memory use does not grow with the number of images. If it is interrupted, the same command resumes.
+    Memory use does not grow with the number of images. If the command is interrupted, run it again to resume.
     """
     from carl.use.embed import embed_images
 
-    _echo_lines(embed_images(EmbedRequest(run, images, output, split, force)))
+    request = EmbedRequest(
+        encoder=encoder,
+        images=images,
+        output=output,
+        split=split,
+        force=force,
+        backbone=backbone,
+        device=device,
+        options=EmbedOptions(batch_size=batch_size, precision=precision, dtype=dtype, rows_per_file=rows_per_file),
+    )
+    _echo_lines(embed_images(request))
 
 
-@cli.command()
-@click.argument("run", type=PATH)
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
 @click.argument("images")
 @click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
 @click.option(
@@ -315,22 +467,40 @@ def embed(run: Path, images: str, output: Path, split: str | None, force: bool) 
 @click.option(
     "-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="Page to write."
 )
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
 @click.option("--force", is_flag=True, help=FORCE_HELP)
 def search(
-    run: Path, images: str, queries: tuple[str, ...], count: int, split: str | None, output: Path, force: bool
+    encoder: str,
+    images: str,
+    queries: tuple[str, ...],
+    count: int,
+    split: str | None,
+    output: Path,
+    backbone: str | None,
+    force: bool,
 ) -> None:
     """Find the images that are most like a query image.
 
-    QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file that `carl embed` wrote; otherwise
-    the embeddings are computed once and cached.
+    QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file or folder that `carl embed`
+    wrote; otherwise the embeddings are computed once and cached.
     """
     from carl.use.search import search_images
 
-    _echo_lines(search_images(SearchRequest(run, images, queries, output, count, split, force)))
+    request = SearchRequest(
+        encoder=encoder,
+        images=images,
+        queries=queries,
+        output=output,
+        count=count,
+        split=split,
+        force=force,
+        backbone=backbone,
+    )
+    _echo_lines(search_images(request))
 
 
-@cli.command()
-@click.argument("run", type=PATH)
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
 @click.argument("images")
 @click.option("--keep", type=int, required=True, metavar="N", help="Number of images to keep.")
 @click.option(
@@ -347,10 +517,13 @@ def search(
     help="Fraction of the images to leave out as the least typical.",
 )  # fmt: skip
 @click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option("--seed", type=int, default=0, show_default=True, metavar="S", help="Seed of the clustering.")
+@click.option(
+    "--seed", type=int, default=CurateRequest.seed, show_default=True, metavar="S", help="Seed of the clustering."
+)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def curate(
-    run: Path,
+    encoder: str,
     images: str,
     keep: int,
     output: Path,
@@ -359,20 +532,119 @@ def curate(
     outliers: float,
     split: str | None,
     seed: int,
+    backbone: str | None,
     force: bool,
 ) -> None:
     """Choose a varied subset of images.
 
     All kinds of image are covered, rare ones too; near-duplicates and outliers are left out. IMAGES may also be a file
-    that `carl embed` wrote.
+    or folder that `carl embed` wrote.
     """
     from carl.use.curate import curate_images
 
-    _echo_lines(curate_images(CurateRequest(run, images, keep, output, links, duplicate, outliers, split, seed, force)))
+    request = CurateRequest(
+        encoder=encoder,
+        images=images,
+        keep=keep,
+        output=output,
+        links=links,
+        duplicate=duplicate,
+        outliers=outliers,
+        split=split,
+        seed=seed,
+        force=force,
+        backbone=backbone,
+    )
+    _echo_lines(curate_images(request))
+
+
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
+@click.argument("images")
+@click.option("--groups", type=int, metavar="K", help="Number of groups.  [default: proposed from the images]")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="groups.parquet", show_default=True,
+    help="Table to write, .parquet or .csv. A page to look at goes beside it, as .html.",
+)  # fmt: skip
+@click.option("--names", type=PATH, metavar="FILE", help="Names for the groups, as saved from the page.")
+@click.option(
+    "--links", type=PATH, metavar="FOLDER", help="Also link the images into this new folder, sorted by group."
+)
+@click.option(
+    "--loss", type=click.Choice(GROUP_LOSSES), default=GroupRequest.loss, show_default=True,
+    help="Loss of the heads: CARL's, TEMI's or SCAN's.",
+)  # fmt: skip
+@click.option(
+    "--views", type=int, default=GroupRequest.views, show_default=True, metavar="V",
+    help="Random views of each image that should be in its group too. Each takes as long as embedding the images.",
+)  # fmt: skip
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option(
+    "--seed", type=int, default=GroupRequest.seed, show_default=True, metavar="S", help="Seed of the grouping."
+)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help="Replace FILE and its page if they exist.")
+def group(
+    encoder: str,
+    images: str,
+    groups: int | None,
+    output: Path,
+    names: Path | None,
+    links: Path | None,
+    loss: GroupLoss,
+    views: int,
+    split: str | None,
+    seed: int,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Find out which images belong together.
+
+    Each image gets a group, a confidence and the group that comes second. The page shows every group and lets you name
+    it. No labels are needed; where there are labels, the groups are compared with them.
+
+    IMAGES may also be a file that `carl embed` wrote; otherwise the embeddings are computed once and cached.
+    """
+    from carl.use.group import group_images
+
+    request = GroupRequest(
+        encoder=encoder,
+        images=images,
+        output=output,
+        groups=groups,
+        loss=loss,
+        views=views,
+        names=names,
+        links=links,
+        split=split,
+        seed=seed,
+        force=force,
+        backbone=backbone,
+    )
+    _echo_lines(group_images(request))
 
 
 @cli.command()
-@click.argument("run", type=PATH)
+@click.argument("listing", metavar="LIST", type=PATH)
+@click.argument("folder", type=PATH)
+@click.option(
+    "--base", type=PATH, metavar="DIR", help="Folder that the paths of LIST start from.  [default: the current folder]"
+)
+@click.option("--tag", metavar="NAME", help="Take the images with this tag from a names.json of a report.")
+@click.option("--copy", is_flag=True, help="Copy the images instead of linking to them.")
+def links(listing: Path, folder: Path, base: Path | None, tag: str | None, copy: bool) -> None:
+    """Link the images of a list into a new folder.
+
+    LIST is a .csv or .txt that a report or `carl curate` saved, or any file with one path per line. FOLDER gets the
+    same sub-folders. All images appear in it, or none.
+    """
+    from carl.use.links import LinksRequest, link_listed
+
+    _echo_lines(link_listed(LinksRequest(listing=listing, folder=folder, base=base, tag=tag, copy=copy)))
+
+
+@cli.command(epilog=ENCODER)
+@click.argument("encoder")
 @click.option(
     "--to", "form", required=True, metavar="FORMAT",
     shell_complete=lambda context, option, begun: [name for name in FORMATS if name.startswith(begun)],
@@ -388,26 +660,49 @@ def curate(
     help=f"Let the graph ({', '.join(name for name, form in FORMATS.items() if form.is_graph)}) normalise images in "
     "[0, 1] itself.",
 )  # fmt: skip
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def export(run: Path, form: str, output: Path | None, normalise: bool, force: bool) -> None:
+def export(encoder: str, form: str, output: Path | None, normalise: bool, backbone: str | None, force: bool) -> None:
     """Save an encoder for use in another program.
 
-    The export is loaded again and its features are compared with those of RUN. A model card is written with it.
+    The export is loaded again and its features are compared with those of ENCODER. A model card is written with it.
     """
     from carl.use.export.export import export_encoder
 
-    _echo_lines(export_encoder(ExportRequest(run, form, output, normalise, force)))
+    request = ExportRequest(
+        encoder=encoder, format=form, output=output, normalise=normalise, force=force, backbone=backbone
+    )
+    _echo_lines(export_encoder(request))
 
 
 @cli.command()
 @click.argument("data")
 @click.option("--methods", metavar="A,B,...", help="Methods to compare.  [default: all]")
 @click.option(
-    "--epochs", type=int, metavar="N", help="Passes over the data, for all methods.  [default: 200, or 8 on shapes]"
+    "--preset", metavar="NAME", default=defaults.COMPARED, show_default=True,
+    help="Set of values to start from. `robust` gives all methods the same views, head and learning rate; with `paper` "
+    "each has its own.",
+)  # fmt: skip
+@click.option(
+    "--encoders", metavar="E,E,...",
+    help="Encoders to measure beside the methods, without training: random, or whatever carl eval takes.",
+)  # fmt: skip
+@click.option(
+    "--backbone", metavar="NAME",
+    help=f"Architecture of a weights file in --encoders: any timm model.  [default: {defaults.BACKBONE}]",
+)  # fmt: skip
+@click.option("--image-size", type=int, metavar="PX", help="Side of the views, for all methods.")
+@click.option(
+    "--epochs", type=int, metavar="N", help="Passes over the data, for all methods.  [default: as for carl pretrain]"
 )
 @click.option(
     "--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs per method, one for each seed."
 )
+@click.option(
+    "--rates", metavar="R,R,...",
+    help="Learning rates that each method tries with one seed; the best on held-out training images is used.  "
+    "[default: the preset's, the same for all]",
+)  # fmt: skip
 @click.option("--out", type=PATH, metavar="DIR", help="Folder for runs and table.  [default: runs/compare-DATA]")
 @click.option(
     "--config", "config_file", type=PATH, metavar="FILE.toml", help="Read values for all methods from a TOML file."
@@ -416,40 +711,57 @@ def export(run: Path, form: str, output: Path | None, normalise: bool, force: bo
     "--set",
     "assignments",
     multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set any other value for all methods. May be repeated.",
+    metavar="[METHOD:]SECTION.KEY=VALUE",
+    help="Set any other value for all methods, or with METHOD: for one of them. May be repeated.",
 )
 def compare(
     data: str,
     methods: str | None,
+    preset: str,
+    encoders: str | None,
+    backbone: str | None,
+    image_size: int | None,
     epochs: int | None,
     seeds: int,
+    rates: str | None,
     out: Path | None,
     config_file: Path | None,
     assignments: tuple[str, ...],
 ) -> None:
     """Train several methods on the same data and compare them.
 
-    All methods use the same encoder, batch size and epochs. The table shows accuracy, images per second and memory. If
-    it is interrupted, the same command resumes; finished runs are not trained again.
+    All methods have the same views, head, encoder, learning rate, batch size and epochs. The table says what they share
+    and what is each method's own, and whether they differ by more than chance. If the command is interrupted, run it
+    again to resume; finished runs are not trained again.
     """
-    from carl.config import merge, parse_assignments, read_settings
+    from carl.config import layer_of_flags, merge, parse_assignments_per_method, read_settings
 
-    given: dict[str, dict[str, Any]] = {"data": {"source": data}, "train": {} if epochs is None else {"epochs": epochs}}
+    given = layer_of_flags({"data": data, "image_size": image_size, "epochs": epochs})
     from_file = {} if config_file is None else read_settings(config_file)
-    layer = merge([from_file, parse_assignments(assignments), given])
+    for_all, own = parse_assignments_per_method(assignments)
+    layer = merge([from_file, for_all, given])
 
     from carl.reproduction.compare import CompareRequest
     from carl.reproduction.compare import compare as run_comparison
 
-    names = tuple(methods.split(",")) if methods else ()
-    sys.exit(run_comparison(CompareRequest(layer, names, seeds, out), _lasting_echo()))
+    request = CompareRequest(
+        layer=layer,
+        methods=_split(methods),
+        seeds=seeds,
+        out=out,
+        preset=preset,
+        own=own,
+        rates=parse_rates(rates),
+        encoders=_split(encoders),
+        backbone=backbone,
+    )
+    sys.exit(run_comparison(request, _lasting_echo()))
 
 
-@cli.command()
+@cli.command(epilog=f"EXPERIMENT is {', '.join(experiment_names())} or all.")
 @click.argument("experiment")
 @click.option(
-    "--scale", type=click.Choice(["smoke", "cpu", "paper"]), default="cpu", show_default=True,
+    "--scale", type=click.Choice(defaults.SCALES), default="cpu", show_default=True,
     help="smoke takes minutes, on shapes; cpu takes hours, on real CIFAR; paper uses the paper's own settings.",
 )  # fmt: skip
 @click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
@@ -474,13 +786,22 @@ def reproduce(
 ) -> None:
     """Repeat an experiment of the paper.
 
-    EXPERIMENT is linear, transfer, prior, prototypes, batch-size, claims or all. Tables and figures show our numbers
-    beside the paper's. If it is interrupted, the same command resumes.
+    Tables and figures show our numbers beside the paper's. If the command is interrupted, run it again to resume.
     """
     from carl.reproduction.reproduce import ReproduceRequest
     from carl.reproduction.reproduce import reproduce as run_reproduction
 
-    request = ReproduceRequest(experiment, scale, data_root, out, shard, dry_run, status, yes, own_runs)
+    request = ReproduceRequest(
+        experiment=experiment,
+        scale=scale,
+        data_root=data_root,
+        out=out,
+        shard=shard,
+        dry_run=dry_run,
+        status=status,
+        yes=yes,
+        own_runs=own_runs,
+    )
     sys.exit(run_reproduction(request, _lasting_echo()))
 
 
@@ -491,7 +812,7 @@ def data() -> None:
 
 @data.command("list")
 def data_list() -> None:
-    """List the known data sets and the kinds of files that open."""
+    """List the data sets and file types that can be opened."""
     from carl.data.describe import list_sources
 
     _echo_rows(list_sources())
@@ -500,12 +821,19 @@ def data_list() -> None:
 @data.command("info")
 @click.argument("source")
 @click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
+@click.option("--labels", type=LABELS, default=defaults.LABELS[0], help=LABELS_HELP)
 @click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
 @click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
 @click.option("--sheet", type=PATH, metavar="FILE", help="Contact sheet to write.  [default: SOURCE-sheet.png]")
 @click.option("--force", is_flag=True, help=FORCE_HELP)
 def data_info(
-    source: str, image_size: int | None, max_bad: int | None, data_root: Path | None, sheet: Path | None, force: bool
+    source: str,
+    image_size: int | None,
+    labels: defaults.Labels,
+    max_bad: int | None,
+    data_root: Path | None,
+    sheet: Path | None,
+    force: bool,
 ) -> None:
     """Show what a data set holds, and draw a contact sheet.
 
@@ -516,7 +844,9 @@ def data_info(
 
     path = sheet or Path(f"{Path(source).stem}-sheet.png")
     check_replaceable(path, force, SHEET_MARK)
-    dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
+    dataset = open_dataset(
+        source, image_size=image_size, root=data_root, max_bad=max_bad, labels=labels, progress=show_progress
+    )
     _echo_rows(describe(dataset))
     contact_sheet(dataset, path)
     _echo_lines([f"contact sheet: {path}"])
@@ -525,13 +855,18 @@ def data_info(
 @data.command("prepare")
 @click.argument("source")
 @click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
+@click.option("--labels", type=LABELS, default=defaults.LABELS[0], help=LABELS_HELP)
 @click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
 @click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
-def data_prepare(source: str, image_size: int | None, max_bad: int | None, data_root: Path | None) -> None:
+def data_prepare(
+    source: str, image_size: int | None, labels: defaults.Labels, max_bad: int | None, data_root: Path | None
+) -> None:
     """Decode a data set into the cache, so that runs start at once."""
     from carl.data import open_dataset
 
-    dataset = open_dataset(source, image_size=image_size, root=data_root, max_bad=max_bad, progress=show_progress)
+    dataset = open_dataset(
+        source, image_size=image_size, root=data_root, max_bad=max_bad, labels=labels, progress=show_progress
+    )
     _echo_lines(dataset.notes)
     counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
     _echo_lines([f"ready: {counts}"])
@@ -574,6 +909,11 @@ def _name_in(registry: Mapping[str, object], name: str) -> str:
     return name
 
 
+def _split(names: str | None) -> tuple[str, ...]:
+    """The names in a list such as `carl,simclr`."""
+    return tuple(name.strip() for name in names.split(",") if name.strip()) if names else ()
+
+
 def _lasting_echo() -> Callable[[str], None]:
     """Prints lines, and drops them once no one can read them: the work goes on."""
     output = LastingOutput(sys.stdout)
@@ -594,6 +934,9 @@ def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
     _echo_lines(f"{name:<{width}}  {value}" for name, value in rows)
 
 
+READER_GONE = 141  # as a shell reports a program that SIGPIPE ended
+
+
 def main() -> None:
     """Entry point. A mistake of the user is reported in one line, with exit code 2."""
     reserve_standard_streams()
@@ -606,17 +949,19 @@ def main() -> None:
         sys.exit(0)
     except (UserError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+            message = as_setting(error.option_name, error.ctx.command, sys.argv) or message
         _complain(message)
         sys.exit(2)
+    except ReaderGone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(READER_GONE)
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # the reader of our output has gone
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(141)
         where = f" {error.filename}" if error.filename else ""
         _complain(f"cannot use{where}: {error.strerror or error}; check the path, its rights and the disk")
         sys.exit(2)
-    except (KeyboardInterrupt, click.Abort):
-        _complain("interrupted")
+    except (KeyboardInterrupt, click.Abort) as error:
+        _complain(str(error.__cause__ or error) or "interrupted")  # click puts its own in the place of ours
         sys.exit(130)
     except Exception as error:
         if _out_of_memory(error):

@@ -65,10 +65,10 @@ def lloyd(points: Tensor, centroids: Tensor, iterations: int) -> KMeans:
         if not sum_over_processes((assignments != before).sum().view(1)).item():
             break
         before = assignments
-        centroids = _moved(centroids, sum_over_processes(sums), sum_over_processes(sizes))
+        centroids = moved_centroids(centroids, sum_over_processes(sums), sum_over_processes(sizes))
     assignments, _, _ = _assign(points, centroids, origin)
     centroids = centroids + origin
-    rows = _rows(centroids)
+    rows = rows_per_chunk(centroids)
     pairs = zip(points.split(rows), assignments.split(rows), strict=True)
     distances = torch.cat([(part - centroids[own]).square().sum(1) for part, own in pairs])
     return KMeans(centroids, assignments, distances, sum_over_processes(distances.sum().view(1)).item())
@@ -78,7 +78,7 @@ def _assign(points: Tensor, centroids: Tensor, origin: Tensor) -> tuple[Tensor, 
     """Nearest centroid of each point, and per centroid the sum (K, D) and number (K,) of its points."""
     half_norms = -0.5 * centroids.square().sum(1)
     sums, nearest = torch.zeros_like(centroids), []
-    for part in points.split(_rows(centroids)):
+    for part in points.split(rows_per_chunk(centroids)):
         part = part - origin
         own = torch.addmm(half_norms, part, centroids.T).argmax(1)  # x.c - c.c / 2 is largest where |x - c| is least
         nearest.append(own)
@@ -93,7 +93,7 @@ def _assign(points: Tensor, centroids: Tensor, origin: Tensor) -> tuple[Tensor, 
     return assignments, sums, assignments.bincount(minlength=len(centroids)).to(sums.dtype)
 
 
-def _moved(centroids: Tensor, sums: Tensor, sizes: Tensor) -> Tensor:
+def moved_centroids(centroids: Tensor, sums: Tensor, sizes: Tensor) -> Tensor:
     """Means of the clusters; an empty one takes half of the largest, where faiss takes half of one drawn by size."""
     means = torch.where(sizes[:, None] > 0, sums / sizes.clamp(min=1)[:, None], centroids)
     by_size = [(-size, place) for place, size in enumerate(sizes.tolist())]
@@ -110,7 +110,7 @@ def _moved(centroids: Tensor, sums: Tensor, sizes: Tensor) -> Tensor:
     return means
 
 
-def _rows(centroids: Tensor) -> int:
+def rows_per_chunk(centroids: Tensor) -> int:
     values = CHUNK_VALUES["cpu" if centroids.device.type == "cpu" else "elsewhere"]
     return max(LEAST_ROWS, values // len(centroids))
 

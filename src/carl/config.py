@@ -16,11 +16,14 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
+from carl import defaults
 from carl.errors import UserError, suggestion
+from carl.framing import Interpolation
 from carl.terminal import warn
 
 Layer = Mapping[str, Any]
 ViewsFrom = Literal["auto", "packed", "photos", "stream"]
+LimitBy = Literal["balanced", "first"]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Model = TypeVar("Model", bound=BaseModel)
 LARGEST_NUMBER = 2**31 - 1  # of any whole number except a seed: beyond it, sizes in memory pass 64 bits
@@ -36,11 +39,37 @@ class DataConfig(Section):
         "shards: '{00..19}.tar'."
     )
     image_size: int | None = Field(None, ge=8, description="Side of the views in pixels. Unset: that of the images.")
+    normalise: Literal["auto", "images"] = Field(
+        "auto",
+        description="`images` normalises by the images' own mean and deviation. auto does so too, unless training "
+        "starts from weights (`model.init`): then it keeps those that the weights were trained with.",
+    )
+    mean: tuple[float, ...] | None = Field(
+        None, description="Mean per channel, of values in [0, 1]. Unset: that of the images, or of `model.init`."
+    )
+    std: tuple[float, ...] | None = Field(
+        None, description="Standard deviation per channel. Unset: that of the images, or of `model.init`."
+    )
+    interpolation: Interpolation = Field(
+        "bicubic",
+        description="How images of varied or large size are scaled when they are packed. With `model.init`: as the "
+        "weights want it.",
+    )
     root: str | None = Field(None, description="Folder of downloaded data sets. Unset: the cache folder.")
     max_bad: int | None = Field(
         None, ge=0, description="Files that may be left out because they cannot be decoded. Unset: one in twenty."
     )
-    limit: int | None = Field(None, ge=1, description="Train on only this many images, the first ones. Unset: all.")
+    labels: defaults.Labels = Field(
+        defaults.LABELS[0],
+        description="`auto` takes the labels of the data, and sub-folders for classes unless they are named like dates "
+        "or numbers; `folders` takes sub-folders of any name; `none` uses no labels.",
+    )
+    limit: int | None = Field(None, ge=1, description="Train on only this many images. Unset: all.")
+    limit_by: LimitBy = Field(
+        "balanced",
+        description="Which images `limit` takes: `balanced` a random part, always the same one, with as many images of "
+        "each class as possible; `first` the first ones, as older versions did.",
+    )
     held_out: int = Field(
         0,
         ge=0,
@@ -59,6 +88,17 @@ class DataConfig(Section):
     buffer: int = Field(
         4096, ge=1, description="For streams: images that wait in memory to be mixed, over all processes (our value)."
     )
+
+    @model_validator(mode="after")
+    def _one_normalisation(self) -> DataConfig:
+        mean, std = self.mean, self.std
+        if (mean is None) != (std is None) or (mean is not None and std is not None and len(mean) != len(std)):
+            raise ValueError(
+                f"data.mean={mean} and data.std={std} do not go together; give one number per channel each"
+            )
+        if std is not None and (not std or min(std) <= 0):
+            raise ValueError(f"data.std={std} has a value that is not above zero; use the deviation of the images")
+        return self
 
 
 class ViewsConfig(Section):
@@ -91,23 +131,43 @@ class ViewsConfig(Section):
 
 
 class ModelConfig(Section):
-    backbone: str = Field("resnet18", description="Name of a timm model. The paper's is resnet18.")
-    stem: Literal["imagenet", "small"] = Field(
-        "imagenet", description="`imagenet` fits the paper's numbers; `small` (3x3, stride 1, no max-pool) suits 32 px."
+    backbone: str = Field(defaults.BACKBONE, description="Name of a timm model. The paper's is resnet18.")
+    stem: defaults.Stem = Field(
+        defaults.STEM,
+        description="`imagenet` fits the paper's numbers; `small` (3x3, stride 1, no max-pool) suits 32 px.",
     )
-    init: str | None = Field(None, description="Weights to start from: `timm` or a file. Unset: random.")
+    init: str | None = Field(None, description="Encoder to start from: a run, a file or timm:NAME. Unset: random.")
+    head: Literal["mlp", "none"] = Field(
+        "mlp",
+        description="What is between the encoder and the loss: `mlp` a projection head, as in the papers; `none` "
+        "nothing, so that the loss compares the encoder's features themselves.",
+    )
     hidden_dim: int = Field(512, ge=1, description="Neurons in each hidden layer of the head (paper, appendix A).")
     hidden_layers: int = Field(
         1, ge=0, le=4, description="Hidden layers of the head. The paper can be read as one or two."
     )
+    head_batch_norm: bool | None = Field(
+        None, description="Batch norm after each hidden layer of the head. Unset: as each method's paper has it."
+    )
     output_dim: int = Field(128, ge=1, description="Size of the embedding z (paper, appendix A).")
     tiny_maps: bool = Field(True, description="Faster, exact convolutions on 1x1 and 2x2 maps. CPU only.")
+    keep_statistics: bool = Field(
+        False,
+        description="Keep the encoder's batch-norm statistics as they are, in training too. Only useful with `init`.",
+    )
+    keep_layers: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Part of the encoder's layers, counted from the image, whose weights stay as they are. A layer is "
+        "a stage of a convolutional network or a block of a transformer. Only useful with `init`.",
+    )
 
 
 class MethodOptions(Section):
     """What a method declares as its options; `name` is its key in METHODS."""
 
-    name: str = "carl"
+    name: str = defaults.METHOD
     preset: str = Field("", description="Named set of values to start from. Empty: the default for the data.")
 
     @classmethod
@@ -150,15 +210,28 @@ class OptimConfig(Section):
 
 
 class TrainConfig(Section):
-    epochs: int = Field(200, ge=1, le=10**9, description="Passes over the data (paper, appendix A).")
-    batch_size: int = Field(256, ge=2, description="Images per step, over all processes (paper, appendix A).")
+    epochs: int = Field(
+        defaults.EPOCHS,
+        ge=1,
+        le=10**9,
+        description="Passes over the data (paper, appendix A). On a CPU, data that are not the paper's get fewer.",
+    )
+    batch_size: int = Field(
+        defaults.BATCH_SIZE,
+        ge=2,
+        description="Images per step, over all processes (paper, appendix A). Fewer than 512 images get a smaller one.",
+    )
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
     )
-    seed: int = Field(0, ge=0, le=2**63 - 1, description="The same seed gives the same weights on the same machine.")
-    device: str = Field("auto", description="auto, cpu, cuda, cuda:N or mps.")
-    precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="Number type of training. The half-size ones save time and memory on GPUs."
+    seed: int = Field(
+        defaults.SEED, ge=0, le=2**63 - 1, description="The same seed gives the same weights on the same machine."
+    )
+    device: str = Field("auto", description=f"{defaults.DEVICES}.")
+    precision: Literal["auto", defaults.Precision] = Field(
+        "fp32",
+        description="Number type of training. bf16 and fp16 save time and memory on GPUs, bf16 also on CPUs that "
+        "multiply it (AVX512_BF16, AMX). auto takes bf16 on such a CPU and fp32 elsewhere.",
     )
     sync_batch_norm: bool | None = Field(
         None, description="Batch norm over the batch of all processes. Unset: on GPUs, not on CPUs."
@@ -178,12 +251,17 @@ class ProbeConfig(Section):
     )
     images: int = Field(1000, ge=10, description="Images for prototype health, and test images for kNN.")
     train_images: int = Field(2000, ge=10, description="Labelled training images that vote in kNN.")
-    neighbours: int = Field(20, ge=1, description="Neighbours that vote in kNN. Small data sets prefer fewer.")
-    temperature: float = Field(0.1, gt=0, description="Temperature of the vote (Wu et al. 2018 use 0.07, lightly 0.1).")
+    neighbours: int = Field(
+        defaults.KNN_NEIGHBOURS, ge=1, description="Neighbours that vote in kNN. Small data sets prefer fewer."
+    )
+    temperature: float = Field(
+        defaults.KNN_TEMPERATURE, gt=0, description="Temperature of the vote (Wu et al. 2018 use 0.07, lightly 0.1)."
+    )
 
 
 class LogConfig(Section):
     every: int = Field(10, ge=1, description="Steps between two lines of metrics.jsonl.")
+    details: bool = Field(False, description="Show all figures of training and probes, not only the main ones.")
     tensorboard: bool = Field(False, description="Also log to TensorBoard, in the run directory.")
     wandb: bool = Field(False, description="Also log to Weights & Biases.")
     wandb_project: str = Field("carl", description="Project of Weights & Biases to log to.")
@@ -221,7 +299,40 @@ class Config(Section):
 
 
 SECTIONS: tuple[str, ...] = tuple(Config.model_fields)
+# What a run was made with if its config.toml, from an older version, does not say.
+BEFORE: Layer = {"data": {"labels": "folders", "limit_by": "first"}}
 OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # section: {old key: its present name}
+
+
+# Options of `carl pretrain` with a name of their own, which `carl.pretrain` shares, and the value that each sets.
+FLAGS: dict[str, str] = {
+    "data": "data.source",
+    "image_size": "data.image_size",
+    "labels": "data.labels",
+    "max_bad": "data.max_bad",
+    "backbone": "model.backbone",
+    "stem": "model.stem",
+    "init": "model.init",
+    "method": "method.name",
+    "preset": "method.preset",
+    "prototypes": "method.prototypes",
+    "prior_start": "method.prior_start",
+    "prior_end": "method.prior_end",
+    "prior_epochs": "method.prior_epochs",
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "seed": "train.seed",
+}
+
+
+def layer_of_flags(given: Mapping[str, object]) -> dict[str, dict[str, Any]]:
+    """The layer that the user's options make, each under its name in FLAGS; None is an option that was not given."""
+    layer: dict[str, dict[str, Any]] = {}
+    for flag, value in given.items():
+        if value is not None:
+            section, _, key = FLAGS[flag].partition(".")
+            layer.setdefault(section, {})[key] = value
+    return layer
 
 
 def with_present_names(layer: Layer) -> dict[str, Any]:
@@ -335,6 +446,19 @@ def parse_assignments(assignments: Sequence[str]) -> dict[str, dict[str, Any]]:
         layer.setdefault(section, {})[key] = value
     warn_of_old_names(layer)
     return layer
+
+
+def parse_assignments_per_method(assignments: Sequence[str]) -> tuple[dict[str, dict[str, Any]], dict[str, Layer]]:
+    """The layer for all methods, and one per method from words such as `simclr:method.temperature=0.1`."""
+    own: dict[str, list[str]] = {}
+    shared: list[str] = []
+    for assignment in assignments:
+        name, colon, rest = assignment.partition(":")
+        if colon and "=" not in name:
+            own.setdefault(name.strip(), []).append(rest)
+        else:
+            shared.append(assignment)
+    return parse_assignments(shared), {name: parse_assignments(words) for name, words in own.items()}
 
 
 def read_settings(path: Path) -> dict[str, Any]:

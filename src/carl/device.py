@@ -5,28 +5,27 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from carl.defaults import DEVICES
 from carl.errors import UserError
 from carl.records.environment import Hardware
 
 
-def pick_device(name: str) -> torch.device:
-    """`auto` takes the best there is."""
+def pick_device(name: str, option: str = "train.device") -> torch.device:
+    """`auto` takes the best there is; errors name the `option` that the user gave."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UserError(f"train.device={name!r} is not a device; use auto, cpu, cuda, cuda:N or mps") from None
+        raise UserError(f"{option}={name!r} is not a device; use {DEVICES}") from None
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"train.device={name!r} is not supported; use auto, cpu, cuda, cuda:N or mps")
+        raise UserError(f"{option}={name!r} is not supported; use {DEVICES}")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"train.device={name!r}: torch sees no CUDA device here; use auto or cpu")
+        raise UserError(f"{option}={name!r}: torch sees no CUDA device here; use auto or cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UserError(
-            f"train.device={name!r}: there are {torch.cuda.device_count()} CUDA devices; use a lower number"
-        )
+        raise UserError(f"{option}={name!r}: there are {torch.cuda.device_count()} CUDA devices; use a lower number")
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise UserError("train.device='mps': torch sees no MPS device here; use auto or cpu")
+        raise UserError(f"{option}='mps': torch sees no MPS device here; use auto or cpu")
     return device
 
 

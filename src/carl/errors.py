@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -15,6 +16,11 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else f"; use one of: {', '.join(names)}"
+
+
+def one_line(text: str) -> str:
+    """`text` with escapes for whatever would end a line or change a terminal, for lists with one name per line."""
+    return re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda at: ascii(at[0])[1:-1], text)
 
 
 def printable(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and replace nothing of the user's; locks between processes."""
+"""Files that appear whole or not at all, and replace nothing of the user's; safe opening; locks between processes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from carl.errors import UserError
 
@@ -51,7 +52,7 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
+        os.chmod(name, 0o666 & ~umask())  # mkstemp makes files that only the owner can read
         os.replace(name, target)
     except BaseException as error:
         if name is not None:
@@ -85,6 +86,23 @@ def check_replaceable(path: Path, force: bool, mark: bytes | None = None) -> Non
             if mark in file.read(_MARK_WITHIN):
                 return
     raise UserError(f"{path} exists; choose another file, or replace it with --force")
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """The file, open for reading; an OSError if it is a pipe, a device or anything else that is not a regular file.
+
+    The file may be a stranger's: opening a named pipe would wait for ever for someone to write to it, and a device may
+    do anything.
+    """
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115  the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return file
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -158,7 +176,8 @@ def portable_name(text: str) -> str:
     return f"_{name}" if not name or _DEVICES.fullmatch(name) else name
 
 
-def _umask() -> int:
+def umask() -> int:
+    """The rights that this process does not give to new files."""
     mask = os.umask(0)
     os.umask(mask)
     return mask

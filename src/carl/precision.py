@@ -1,10 +1,35 @@
-"""Computing in full precision where the rest of the step does not."""
+"""Computing in half precision, and in full precision where the rest of the step does not."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+
+from carl import defaults
+from carl.records.environment import instruction_sets
+
+PRECISIONS: dict[str, torch.dtype | None] = dict(
+    zip(defaults.PRECISIONS, (None, torch.bfloat16, torch.float16), strict=True)
+)
+
+
+def computing_in(precision: str, device_type: str) -> torch.autocast:
+    """Autocast to a precision in PRECISIONS; for fp32 it does nothing."""
+    dtype = PRECISIONS[precision]
+    return torch.autocast(device_type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
+
+
+def settled_precision(wanted: str, device_type: str) -> str:
+    """The precision that a word of train.precision means on this machine.
+
+    `auto` is bf16 on a CPU that multiplies bfloat16 itself. Without such instructions (AVX2) it is emulated and slower
+    than float32. On other devices `auto` is fp32, because no other choice has been measured there.
+    """
+    if wanted != "auto":
+        return wanted
+    multiplies_bfloat16 = {"avx512_bf16", "amx_bf16"} & set(instruction_sets())
+    return "bf16" if device_type == "cpu" and multiplies_bfloat16 else "fp32"
 
 
 def full_precision(device_type: str) -> AbstractContextManager[object]:

@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import time
+from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+
+from carl.durations import in_words
 
 
 def show_progress(what: str, done: int, total: int) -> None:
@@ -16,6 +21,65 @@ def show_progress(what: str, done: int, total: int) -> None:
     if _on_terminal() and _is_first():
         known = f" of {total}" if total else ""
         _write(f"\r{what}: {done}{known} " + ("\n" if done == total else ""))
+
+
+class TimedProgress:
+    """Progress with the rate and the time left, such as `embedding: 300 of 2,000 images, 45 images/s, 38s left`.
+
+    Without a unit it has no rate: `grouping: 300 of 2,000, 38s left`. Work of unknown length is only named.
+
+    On a terminal it is one line that is rewritten. Elsewhere it is a line on standard error after ten seconds, so that
+    a log says how long the work will take, and then one per minute.
+    """
+
+    _WINDOW = 30.0  # seconds over which the rate is taken: decoding has slow and fast stretches
+    _FIRST, _EVERY = 10.0, 60.0  # seconds until the first line of a log, and between two
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic, unit: str = "images") -> None:
+        self._clock = clock
+        self._unit = unit
+        self._what = ""
+        self._seen: deque[tuple[float, int]] = deque()
+        self._next_line = 0.0
+        self._shown = False
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        now = self._clock()
+        if what != self._what:
+            self._what, self._next_line = what, now + self._FIRST
+            self._seen.clear()
+        self._seen.append((now, done))
+        while len(self._seen) > 2 and now - self._seen[0][0] > self._WINDOW:
+            self._seen.popleft()
+        if not _is_first():
+            return
+        if _on_terminal():
+            self._shown = done != total or not total
+            show_line(self._line(done, total))
+            if not self._shown:
+                _write("\n")
+        elif now >= self._next_line and done != total:
+            self._next_line = now + self._EVERY
+            warn(self._line(done, total))
+
+    def close(self) -> None:
+        """Leave the terminal's line as it was, for what is written next."""
+        if self._shown:
+            show_line("")
+            self._shown = False
+
+    def _line(self, done: int, total: int) -> str:
+        (start, first), (end, _) = self._seen[0], self._seen[-1]
+        if not done and not total:
+            return f"{self._what} ..."
+        known = f" of {total:,}" if total else ""
+        line = f"{self._what}: {done:,}{known}" + (f" {self._unit}" if self._unit else "")
+        if end - start < 0.5 or done <= first:
+            return line
+        rate = (done - first) / (end - start)
+        if self._unit:
+            line += f", {rate:,.0f} {self._unit}/s" if rate >= 10 else f", {rate:.1f} {self._unit}/s"
+        return f"{line}, {in_words((total - done) / rate, ('h', 'm', 's'), gap='')} left" if total > done else line
 
 
 def show_line(text: str) -> None:

@@ -16,7 +16,17 @@ from carl.views.views import Views
 def batches(images: int, drop_last: bool, rank: int = 0, ranks: int = 1, equal_shares: bool = True) -> PackedBatches:
     split = Split(PackedImages(np.zeros((images, 8, 8, 3), np.uint8)))
     views = Views(pipeline("eval", 8), (0.5,) * 3, (0.25,) * 3, seed=0)
-    return PackedBatches(split, views, 12, 0, torch.device("cpu"), drop_last, rank, ranks, equal_shares)
+    return PackedBatches(
+        split,
+        views,
+        12,
+        seed=0,
+        device=torch.device("cpu"),
+        drop_last=drop_last,
+        rank=rank,
+        ranks=ranks,
+        equal_shares=equal_shares,
+    )
 
 
 @pytest.mark.parametrize(("images", "steps"), [(24, 2), (25, 2), (26, 3), (35, 3)])

@@ -65,7 +65,7 @@ def test_a_large_transparent_image_is_composited_in_strips_to_the_same_pixels(mo
         colour = image.getpixel((2, 5))
         image.info["transparency"] = bytes(range(256)) if "degrees" in mode else colour
     at_once = pixels_of(image)
-    monkeypatch.setattr(module, "_STRIP", 14)
+    monkeypatch.setattr(module, "STRIP", 14)
     np.testing.assert_array_equal(pixels_of(image), at_once)
     assert bool((at_once[5, 2] == 255).all()) == (mode in ("RGB", "L", "P"))
 

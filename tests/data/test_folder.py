@@ -193,10 +193,10 @@ def test_40_damaged_files_of_2000_are_listed_and_left_out(tmp_path, save_image):
     damaged = [tmp_path / str(i % 2) / f"{i:04}.png" for i in range(0, 2_000, 50)]
     for number, path in enumerate(damaged):
         _damage(path, number % 10)
-    dataset = open_dataset(tmp_path)
+    dataset = open_dataset(tmp_path, labels="folders")
     assert len(dataset.train) == len(dataset.train.labels) == len(dataset.train.names) == 1_960
     assert dataset.train.labels.tolist() == [int(name[0]) for name in dataset.train.names]
-    (note,) = dataset.notes
+    (note,) = [note for note in dataset.notes if "decoded" in note]
     assert "40 of 2000" in note
     lines = Path(note.split("listed in ")[1]).read_text().splitlines()
     assert {line.split("\t")[0].partition(".")[0] for line in lines} == {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import json
 import os
 import shutil
@@ -19,14 +18,14 @@ from carl.data.decoding import decode, parallel
 from carl.data.listing import silent
 from carl.data.open import list_source
 from carl.data.packing import pack
-from carl.data.packing.cache import cache_folder
 from carl.errors import UserError
+from carl.user_paths import cache_folder
 
 
 @pytest.fixture
 def folder(tmp_path, save_image) -> Path:
     for i in range(6):
-        save_image(tmp_path / "photos" / str(i % 2) / f"{i}.png", seed=i)
+        save_image(tmp_path / "photos" / "ab"[i % 2] / f"{i}.png", seed=i)
     return tmp_path / "photos"
 
 
@@ -61,10 +60,10 @@ def test_a_second_start_decodes_nothing_and_gives_the_same(folder, decoded):
 
 def test_a_changed_source_is_noticed(folder, save_image, cache):
     first = open_dataset(folder)
-    save_image(folder / "0" / "0.png", seed=99)
-    os.utime(folder / "0" / "0.png", ns=(1, 1))
+    save_image(folder / "a" / "0.png", seed=99)
+    os.utime(folder / "a" / "0.png", ns=(1, 1))
     changed = open_dataset(folder)
-    save_image(folder / "1" / "new.png", seed=7)
+    save_image(folder / "b" / "new.png", seed=7)
     grown = open_dataset(folder)
     assert len({first.fingerprint, changed.fingerprint, grown.fingerprint}) == 3
     assert (len(changed.train), len(grown.train)) == (6, 7)
@@ -166,20 +165,20 @@ def test_a_cache_that_cannot_be_written_means_memory_and_a_note(folder, tmp_path
 
 
 def test_a_full_disk_means_memory_and_a_note_or_an_error_that_names_the_remedy(folder, cache, monkeypatch):
-    append, fingerprint = pack._PixelWriter.append, open_dataset(folder).fingerprint
+    append, fingerprint = pack.PixelWriter.append, open_dataset(folder).fingerprint
     shutil.rmtree(cache / "packed")
 
-    def full(writer: pack._PixelWriter, pixels: np.ndarray) -> None:
-        if writer.count == 3 and not isinstance(writer._stream, io.BytesIO):
+    def full(writer: pack.PixelWriter, pixels: np.ndarray) -> None:
+        if writer.count == 3 and not writer.in_memory:
             raise OSError(28, "No space left on device")
         append(writer, pixels)
 
-    monkeypatch.setattr(pack._PixelWriter, "append", full)
+    monkeypatch.setattr(pack.PixelWriter, "append", full)
     dataset = open_dataset(folder)
     assert not isinstance(dataset.train.images.pixels, np.memmap)
     assert dataset.fingerprint == fingerprint
     assert "is full" in dataset.notes[-1]
-    monkeypatch.setattr(pack, "_memory", lambda: 1000)
+    monkeypatch.setattr(pack, "memory_of_machine", lambda: 1000)
     with pytest.raises(UserError, match=r"1,000 bytes of memory.*is full.*CARL_CACHE"):
         open_dataset(folder)
     assert entries(cache) == []

@@ -50,15 +50,15 @@ def test_processes_give_the_same_even_if_they_die(images, monkeypatch, alive):
     monkeypatch.setattr(parallel, "available_cores", lambda: 2)
     local: list[object] = []
 
-    def counting(content, shape, decode_one=parallel._decode_one):
+    def noting(content, shape, decode=parallel.decode):
         local.append(content)
-        return decode_one(content, shape)
+        return decode(content, shape)
 
-    monkeypatch.setattr(parallel, "_decode_one", counting)
+    monkeypatch.setattr(parallel, "decode", noting)
     if not alive:
         monkeypatch.setattr(parallel.sys, "path", [])  # so that they cannot import what they need
     check(list(decode_all(images, len(images), None)))
-    assert len(local) == (0 if alive else 150)
+    assert bool(local) == (not alive)
 
 
 def test_reading_is_only_a_little_ahead_of_decoding():
@@ -89,14 +89,14 @@ def test_images_that_wait_in_memory_are_few_where_they_are_large():
     results = decode_all(endless(), 0, None)
     next(results)
     results.close()
-    assert 1 < taken <= parallel._BYTES_AHEAD // len(large) + 1
+    assert 1 < taken <= parallel.BYTES_AHEAD // len(large) + 1
 
 
 def test_the_server_answers_until_its_input_ends():
-    requests = io.BytesIO(pickle.dumps(([b""], None)) * 2)
+    requests = io.BytesIO(pickle.dumps(([b""], None, False)) * 2)
     answers = io.BytesIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parallel.sys, "stdout", parallel.sys.stdout)  # which the server replaces
         serve(requests, answers)
     answers.seek(0)
-    assert [pickle.load(answers) for _ in range(2)] == [["the file is empty"]] * 2
+    assert [pickle.load(answers) for _ in range(2)] == [[("the file is empty", None)]] * 2

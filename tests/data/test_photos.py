@@ -6,7 +6,7 @@ import io
 import os
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,9 @@ import pytest
 import torch
 from PIL import Image
 
-from carl.data import open_dataset
+from carl.data import open_dataset, photo_images
 from carl.data.batches.build import make_views
 from carl.data.batches.photos import PhotoBatches
-from carl.data.decoding import crop
 from carl.data.photo_images import PhotoImages
 from carl.errors import UserError
 from carl.views.recipes import pipeline
@@ -90,13 +89,17 @@ def test_views_of_an_image_come_in_order_and_each_at_its_own_side(folder):
             assert np.abs(found[view][row].astype(int) - alone).max() <= 3
 
 
-def test_large_crops_are_decoded_at_reduced_resolution_and_small_ones_in_full(folder, monkeypatch):
-    sides = []
-    monkeypatch.setattr(crop, "_crop", lambda image, box, size: sides.append(image.size) or np.zeros((1,)))
-    images = opened(folder)
-    for side in (480, 130, 60):
-        images.crop(np.array([0]), np.array([[(0, 0, side, side)]], float), [32])
-    assert sides == [(80, 60), (160, 120), (640, 480)]
+@pytest.mark.parametrize(("side", "reduction"), [(480, 8), (130, 4), (60, 1)])
+def test_large_crops_are_decoded_at_reduced_resolution_and_small_ones_in_full(tmp_path, side, reduction):
+    noise = np.random.default_rng(0).integers(0, 256, (480, 640, 3), np.uint8)  # looks different at each resolution
+    (tmp_path / "photos").mkdir()
+    Image.fromarray(noise).save(tmp_path / "photos" / "a.jpg", quality=95)
+    ((found,),) = opened(tmp_path / "photos").crop(np.array([0]), np.array([[(0, 0, side, side)]], float), [32])
+    with Image.open(tmp_path / "photos" / "a.jpg") as image:
+        image.draft(None, (640 // reduction, 480 // reduction))
+        corner = (0, 0, side / reduction, side / reduction)
+        expected = image.resize((32, 32), Image.Resampling.BILINEAR, corner)
+    np.testing.assert_array_equal(found, np.asarray(expected))
 
 
 def test_a_photo_that_vanished_is_an_error_that_names_it(folder):
@@ -173,7 +176,7 @@ def stream(folder: Path, rank: int = 0, ranks: int = 1, first_step: int = 0) -> 
     """The batches of an epoch: indices and views of each."""
     dataset = open_dataset(folder, image_size=32)
     views = Views(pipeline("swav_multicrop", 32), dataset.statistics.mean, dataset.statistics.std, seed=5)
-    batches = PhotoBatches(dataset.train, views, 8, 1, torch.device("cpu"), rank=rank, ranks=ranks)
+    batches = PhotoBatches(dataset.train, views, 8, seed=1, device=torch.device("cpu"), rank=rank, ranks=ranks)
     assert dataset.views_from == "photos"
     return [(batch.indices, *batch.views) for batch in batches.epoch(3, first_step)]
 
@@ -203,7 +206,7 @@ def test_resumed_epochs_go_on_with_the_same_bits(varied):
 def test_views_do_not_depend_on_the_number_of_workers(varied, monkeypatch):
     before = stream(varied)
     with ThreadPoolExecutor(7) as pool:
-        monkeypatch.setattr(crop, "_pool", lambda process: pool)
+        monkeypatch.setattr(photo_images, "pool", lambda: pool)
         after = stream(varied)
     assert all(
         torch.equal(a, b) for one, other in zip(before, after, strict=True) for a, b in zip(one, other, strict=True)
@@ -233,13 +236,23 @@ def test_a_spawned_process_makes_the_same_views(varied):
     assert float(ended.stdout) == pytest.approx(here, rel=1e-6)
 
 
-def test_an_epoch_that_is_left_early_leaves_no_work_behind(varied):
+def test_an_epoch_that_is_left_early_leaves_no_work_behind(varied, monkeypatch):
     dataset = open_dataset(varied, image_size=32)
     views = Views(pipeline("simclr", 32), dataset.statistics.mean, dataset.statistics.std, seed=5)
-    epoch = PhotoBatches(dataset.train, views, 4, 1, torch.device("cpu")).epoch(0)
-    next(epoch)
-    epoch.close()
-    assert crop._pool(os.getpid())._work_queue.qsize() == 0
+    given: list[Future[None]] = []
+
+    class Remembering(ThreadPoolExecutor):
+        def submit(self, *work, **options):
+            given.append(super().submit(*work, **options))
+            return given[-1]
+
+    with Remembering(2) as pool:
+        monkeypatch.setattr(photo_images, "pool", lambda: pool)
+        epoch = PhotoBatches(dataset.train, views, 4, seed=1, device=torch.device("cpu")).epoch(0)
+        next(epoch)
+        epoch.close()
+        assert given
+        assert all(work.done() for work in given)
 
 
 def test_an_error_in_a_reader_ends_the_epoch(varied):
@@ -247,7 +260,7 @@ def test_an_error_in_a_reader_ends_the_epoch(varied):
     (varied / "11.jpg").unlink()
     views = Views(pipeline("simclr", 32), dataset.statistics.mean, dataset.statistics.std, seed=5)
     with pytest.raises(UserError, match=r"11\.jpg"):
-        list(PhotoBatches(dataset.train, views, 4, 1, torch.device("cpu")).epoch(0))
+        list(PhotoBatches(dataset.train, views, 4, seed=1, device=torch.device("cpu")).epoch(0))
 
 
 # whole runs

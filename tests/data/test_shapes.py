@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from torch import Tensor, nn
 from torch.nn import functional
 
-from carl.data.sources.shapes import CLASS_NAMES, SIZE, _figures, make_shapes
+from carl.data.sources.shapes import CLASS_NAMES, SIZE, draw_figures, make_shapes
 from carl.models.tiny_maps import adapt_to_tiny_maps
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -82,7 +82,7 @@ def test_impossible_requests_name_the_value(count: int, seed: int, named: str):
 
 def test_figures_of_every_class_cover_about_the_same_area():
     labels = np.repeat(np.arange(10), 200)
-    covered = _figures(np.random.default_rng(0), labels).mean(axis=(1, 2)).reshape(10, 200).mean(axis=1)
+    covered = draw_figures(np.random.default_rng(0), labels).mean(axis=(1, 2)).reshape(10, 200).mean(axis=1)
     assert covered.max() / covered.min() < 1.1
 
 

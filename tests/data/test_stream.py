@@ -19,7 +19,7 @@ from carl.data import open_dataset
 from carl.data.batches.stream import Line, StreamBatches, buffered_order, check_lanes, choose_lanes
 from carl.data.decoding import tar
 from carl.data.listing import silent
-from carl.data.sources.shards import Shards, _stated_sizes, count_images, expand, find_shards, names_shards, read_images
+from carl.data.sources.shards import Shards, count_images, expand, find_shards, names_shards, read_images, stated_sizes
 from carl.errors import UserError
 from carl.views.recipes import pipeline
 from carl.views.views import Views
@@ -58,7 +58,19 @@ def folder(tmp_path: Path) -> Path:
 
 def batches(shards: Shards, lanes: int = 4, rank: int = 0, ranks: int = 1, max_bad: int | None = None) -> StreamBatches:
     views = Views(pipeline("eval", 8), (0.0,) * 3, (1.0,) * 3, seed=0)
-    return StreamBatches(shards, views, 8, 0, torch.device("cpu"), lanes, 12, max_bad, rank, ranks, whole_size=(8, 8))
+    return StreamBatches(
+        shards,
+        views,
+        8,
+        seed=0,
+        device=torch.device("cpu"),
+        lanes=lanes,
+        buffer=12,
+        max_bad=max_bad,
+        rank=rank,
+        ranks=ranks,
+        whole_size=(8, 8),
+    )
 
 
 def numbers_shown(view: torch.Tensor) -> list[int]:
@@ -268,13 +280,13 @@ def test_a_service_that_is_lost_while_a_shard_is_read_is_named(
     for read in (count_images, lambda address: list(read_images(address, range(9)))):
         with pytest.raises(UserError, match=r"cannot read https://x/0.*: the connection; check the address"):
             read(f"https://x/{path.name}")
-    assert _stated_sizes("https://x") == {}
+    assert stated_sizes("https://x") == {}
 
 
 @pytest.mark.parametrize("stated", [b"[" * 5000, b"[1]", b'{"0.tar": 1e999}', b'{"0.tar": 1e30}', b"\xff"])
 def test_sizes_that_cannot_be_are_not_believed(monkeypatch: pytest.MonkeyPatch, stated: bytes):
     monkeypatch.setattr("carl.data.sources.shards.open_address", lambda address: io.BytesIO(stated))
-    assert _stated_sizes("https://x") == {}
+    assert stated_sizes("https://x") == {}
 
 
 def test_a_compressed_or_foreign_file_is_named_with_a_remedy(tmp_path: Path):

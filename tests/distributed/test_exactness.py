@@ -26,6 +26,7 @@ from carl.methods import METHODS, Method
 from carl.methods.pcl import Clusterings
 from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
+from carl.models.tiny_maps import adapt_to_tiny_maps
 from carl.training.learner import Learner
 from carl.views.recipes import pipeline
 from carl.views.views import Views
@@ -97,7 +98,11 @@ def train(
     torch.manual_seed(0)
     config = settings(name)
     config = config.model_copy(update={"train": config.train.model_copy(update={"accumulate": accumulate})})
-    with mock.patch("carl.models.encoders._create", encoder):
+
+    def build(*given: Any) -> nn.Module:
+        return adapt_to_tiny_maps(encoder(*given))
+
+    with mock.patch("carl.models.encoders.build_encoder", build):
         method = method_of(name)(config, FACTS).double()
     if norm == "none":
         remove_batch_norm(method)
@@ -108,7 +113,7 @@ def train(
     split = Split(PackedImages(pixels), labels=np.arange(IMAGES) % 4)
     views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.2,) * 3, seed=0)
     rank, ranks = distributed.rank(), distributed.world_size()
-    batches = PackedBatches(split, views, BATCH, 0, torch.device("cpu"), rank=rank, ranks=ranks)
+    batches = PackedBatches(split, views, BATCH, seed=0, device=torch.device("cpu"), rank=rank, ranks=ranks)
     whole_images = torch.from_numpy(pixels).permute(0, 3, 1, 2).double() / 255
 
     def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:

@@ -32,6 +32,7 @@ from carl.evaluation.protocols.finetune import FinetuneRecipe
 from carl.evaluation.protocols.linear import LinearRecipe
 from carl.use import embed as embed_module
 from carl.use.embedding_files import embeddings_of
+from carl.views.views import Views
 from tests.distributed import processes
 
 CPU = torch.device("cpu")
@@ -65,7 +66,7 @@ def evaluate_watched(arguments: list[str]) -> None:
         places = range(len(split)) if rows is None else rows
         what = id(function) if isinstance(function, nn.Module) else "prototypes"
         noted([f"{what if what == 'prototypes' else _number(what)} {len(split)} {row}" for row in places], "read")
-        return plain(function, split, statistics, size, device, rows, **named)
+        return plain(function, split, statistics, size, device, rows=rows, **named)
 
     seen: list[int] = []
 
@@ -149,14 +150,13 @@ def test_more_processes_than_images_find_what_one_finds(tmp_path: Path):
 
 @contextmanager
 def noting_batches() -> Iterator[None]:
-    plain = PackedBatches._read
+    plain = PackedBatches.read_pixels
 
-    def read(self: PackedBatches, order: np.ndarray, epoch: int, step: int) -> Any:
-        pixels, indices = plain(self, order, epoch, step)
-        noted([f"{epoch} {row}" for row in indices.tolist()], "trained")
-        return pixels, indices
+    def read(split: Split, views: Views, rows: np.ndarray, epoch: int) -> list[Tensor]:
+        noted([f"{epoch} {row}" for row in rows.tolist()], "trained")
+        return plain(split, views, rows, epoch)
 
-    with mock.patch.object(PackedBatches, "_read", read):
+    with mock.patch.object(PackedBatches, "read_pixels", staticmethod(read)):
         yield
 
 
@@ -213,13 +213,13 @@ def fine_tune() -> None:
     data = EvaluationData(train, test, rows, STATISTICS, 32, 0.5, 2, CPU, silent)
     recipe = FinetuneRecipe(epochs=3, batch_size=8)  # the last batch has two images, which is none for the third
     trained: list[nn.Module] = []
-    plain = fine_tuning._train
+    plain = fine_tuning.train
 
     def train_and_keep(model: nn.Module, *given: Any) -> None:
         plain(model, *given)
         trained.append(model)
 
-    keeping = mock.patch.object(fine_tuning, "_train", train_and_keep)
+    keeping = mock.patch.object(fine_tuning, "train", train_and_keep)
     with keeping, noting_batches(), distributed.computing_alone():
         result = fine_tuning.finetune(encoder, data, recipe, 1.0, seed=0)
     weights = {**trained[0].state_dict(), "top1": torch.tensor(result.accuracy.top1)}

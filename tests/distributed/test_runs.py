@@ -125,7 +125,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     arguments += ["--set", "train.sync_batch_norm=true"]
     group = processes.Group(2, folder, watched, arguments, stop, 1)
     assert group.wait() == [143, 143], group.outputs()
-    assert "all is saved; go on with: carl pretrain --resume run" in group.output(0)
+    assert "all is saved; resume with: carl pretrain --resume run" in group.output(0)
     assert "Traceback" not in group.outputs()
     assert not group.output(1)
     return folder

@@ -7,18 +7,30 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from carl.evaluation.clusters import compare_clusters, most_matched
+from carl.evaluation.clusters import Agreement, compare_clusters, most_matched
+
+
+def compared(found: np.ndarray, truth: np.ndarray, clusters: int, classes: int) -> Agreement:
+    """The same images to find the majority with and to judge."""
+    return compare_clusters(found, truth, clusters=clusters, train_found=found, train_truth=truth, classes=classes)
 
 
 def test_classes_under_other_names_agree_wholly():
     truth = np.repeat(np.arange(4), 10)
-    found = compare_clusters((truth + 1) % 4, truth, 4, (truth + 1) % 4, truth, 4)
+    found = compared((truth + 1) % 4, truth, 4, 4)
     assert (found.nmi, found.ari, found.matched, found.majority, found.used) == pytest.approx((100, 100, 100, 100, 4))
 
 
 def test_matched_accuracy_gives_a_class_one_cluster_and_the_majority_any_number():
     truth = np.array([0, 0, 0, 0, 1, 1])
-    found = compare_clusters(np.array([0, 0, 1, 1, 2, 2]), truth, 5, np.array([0, 1, 2]), np.array([0, 0, 1]), 2)
+    found = compare_clusters(
+        np.array([0, 0, 1, 1, 2, 2]),
+        truth,
+        clusters=5,
+        train_found=np.array([0, 1, 2]),
+        train_truth=np.array([0, 0, 1]),
+        classes=2,
+    )
     assert found.matched == pytest.approx(100 * 4 / 6)
     assert found.majority == 100
     assert found.used == 3
@@ -26,7 +38,14 @@ def test_matched_accuracy_gives_a_class_one_cluster_and_the_majority_any_number(
 
 
 def test_the_majority_is_that_of_the_training_images():
-    found = compare_clusters(np.array([0, 0, 1]), np.array([0, 0, 1]), 2, np.array([0, 1]), np.array([1, 0]), 2)
+    found = compare_clusters(
+        np.array([0, 0, 1]),
+        np.array([0, 0, 1]),
+        clusters=2,
+        train_found=np.array([0, 1]),
+        train_truth=np.array([1, 0]),
+        classes=2,
+    )
     assert found.majority == 0
     assert found.matched == 100
 
@@ -46,4 +65,4 @@ def test_no_other_matching_is_better(shape: tuple[int, int], most: int):
 def test_random_clusters_have_an_adjusted_index_near_nothing():
     generator = np.random.default_rng(0)
     truth, clusters = generator.integers(0, 5, 2000), generator.integers(0, 5, 2000)
-    assert abs(compare_clusters(clusters, truth, 5, clusters, truth, 5).ari) < 1
+    assert abs(compared(clusters, truth, 5, 5).ari) < 1

@@ -18,14 +18,13 @@ from carl.data.sources.shapes import make_shapes
 from carl.errors import UserError
 from carl.evaluation import evaluation_data, prepare
 from carl.evaluation.evaluate import evaluate
-from carl.evaluation.evaluation_data import EvaluationData
 from carl.evaluation.features import frozen
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, Protocol
 from carl.evaluation.result_files import to_json
 from carl.evaluation.table import table
 from carl.evaluation.target import find_target, load_encoder
-from carl.methods.build import load_data_for
 from carl.methods.carl import CarlOptions
+from carl.methods.training_data import load_data_for
 from carl.training.plan import PretrainRequest, plan
 from carl.training.run import carry_out
 from tests.conftest import Run
@@ -202,16 +201,16 @@ def test_files_of_a_run_know_their_encoder_and_other_files_are_told_it(
     (tmp_path / "away").mkdir()
     alone = shutil.copy(run / "encoder.safetensors", tmp_path / "away")
     assert "--data" in carl("eval", alone).stderr
-    refused = carl("eval", alone, "--data", small_data, "--out", "out")
+    refused = carl("eval", alone, "--data", small_data, "--backbone", "resnet18", "--out", "out")
     assert refused.returncode == 2
     assert "does not fit the encoder" in refused.stderr
     assert not (tmp_path / "out").exists()
-    done = carl("eval", alone, "--data", small_data, "--backbone", "test_resnet", "--out", "out")
+    done = carl("eval", alone, "--data", small_data, "--out", "out")
     assert done.returncode == 0, done.stderr
     (file,) = (tmp_path / "out").iterdir()
     found = json.loads(file.read_text())
     assert found["accuracy"]["trained"] == whole["accuracy"]["trained"]
-    assert found["normalisation"]["from"] == "of the evaluated data's training images"
+    assert found["normalisation"]["from"] == "of the weights (the file encoder.safetensors)"
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -338,14 +337,13 @@ def test_rows_of_numbers_are_one_line_and_read_back_the_same():
     assert "[0.5, null, -1e-05]" in text
 
 
-def test_features_are_extracted_once_for_all_seeds_and_anew_for_another_encoder(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-):
-    seen = []
-    extract = EvaluationData.features
-    monkeypatch.setattr(EvaluationData, "features", lambda *given: seen.append(len(given[2])) or extract(*given))
-    evaluate(EvaluationRequest(str(run), "linear-cached", seeds=3))
-    assert seen == [96, 32] * 2  # training and test images, by the trained and by the random encoder
+def test_features_are_kept_for_the_next_seed_and_extracted_anew_for_another_encoder(run: Path):
+    evaluation = prepare.prepare(EvaluationRequest(str(run), "linear-cached", seeds=3))
+    data, encoders = evaluation.data, [timm.create_model("test_resnet", num_classes=0) for _ in range(2)]
+    first = data.cached_features(encoders[0], data.train)
+    assert data.cached_features(encoders[0], data.train) is first
+    assert len(data.cached_features(encoders[0], data.test)) == len(data.test)
+    assert not torch.equal(data.cached_features(encoders[1], data.train), first)
 
 
 def test_data_of_one_name_in_two_places_have_a_result_each(tmp_path: Path, run: Path):

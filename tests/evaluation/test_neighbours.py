@@ -8,7 +8,7 @@ import torch
 from sklearn.neighbors import KNeighborsClassifier
 
 from carl.evaluation import neighbours
-from carl.evaluation.neighbours import knn_accuracy, knn_scores
+from carl.evaluation.neighbours import knn_accuracy, knn_scores, neighbour_stability, view_separation
 
 
 def clouds(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,3 +44,25 @@ def test_reading_the_bank_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPa
 def test_more_neighbours_than_images_are_all_the_images():
     (train, labels), (test, truth) = clouds(30, 0), clouds(20, 1)
     assert knn_accuracy(train, labels, test, truth, (200,))[200] == knn_accuracy(train, labels, test, truth, (30,))[30]
+
+
+def test_views_that_see_the_same_have_stable_neighbours_and_unrelated_ones_only_by_chance():
+    generator = torch.Generator().manual_seed(0)
+    images, others, third = (torch.randn(400, 16, generator=generator) for _ in range(3))
+    assert neighbour_stability(images, 2 * images, images) == 100.0
+    assert neighbour_stability(others, third, images) < 5.0  # 5 of 399 by chance
+
+
+def test_an_image_is_no_neighbour_of_itself():
+    images = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.1, 0.9], [0.0, 1.0]])  # the first two are alike, and the last two
+    second = images.clone()
+    second[0] = torch.tensor([0.0, 1.0])  # cut otherwise, image 0 looks like images 2 and 3
+    assert neighbour_stability(images, second, images, count=1) == 75.0
+
+
+def test_views_of_one_image_are_far_from_those_of_others_only_if_they_are_alike():
+    generator = torch.Generator().manual_seed(0)
+    images, others = (torch.randn(300, 16, generator=generator) for _ in range(2))
+    assert view_separation(images, others) == pytest.approx(0, abs=0.2)
+    # Cosines of random directions in D dimensions deviate by 1 / sqrt(D), so the same images are sqrt(D) apart.
+    assert view_separation(images, images) == pytest.approx(4, abs=0.2)

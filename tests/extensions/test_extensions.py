@@ -11,9 +11,13 @@ import pytest
 from carl.data.open import SOURCES
 from carl.evaluation.protocols import PROTOCOLS
 from carl.methods import METHODS
+from carl.models.pretrained import KINDS
+from carl.quality import CHECKS
 from carl.use.export import FORMATS
 from carl.views.operations import OPERATIONS
 from tests.conftest import Run
+from tests.extensions.toy_check import TOY_CHECK
+from tests.extensions.toy_encoder import TOY_ENCODER
 from tests.extensions.toy_format import TOY_FORMAT
 from tests.extensions.toy_method import ToyMethod
 from tests.extensions.toy_protocol import TOY_PROTOCOL
@@ -30,6 +34,8 @@ def _toys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OPERATIONS, "upside_down", UpsideDown)
     monkeypatch.setitem(SOURCES, "toy", TOY_SOURCE)
     monkeypatch.setitem(FORMATS, "toy", TOY_FORMAT)
+    monkeypatch.setitem(CHECKS, "toy", TOY_CHECK)
+    monkeypatch.setitem(KINDS, "toy:SEED", TOY_ENCODER)
 
 
 def train(carl: Run, data: str | Path, *options: str) -> None:
@@ -81,7 +87,30 @@ def test_an_export_format(carl: Run, small_data: Path, tmp_path: Path):
         assert "conv1.weight" in arrays.files or len(arrays.files) > 10
 
 
+def test_a_kind_of_encoder(carl: Run, small_data: Path, tmp_path: Path):
+    for seed in (3, 4):
+        done = carl("embed", f"toy:{seed}", small_data, "-o", f"{seed}.npy")
+        assert done.returncode == 0, done.stderr
+    found = [np.load(tmp_path / f"{seed}.npy") for seed in (3, 4)]
+    assert np.abs(found[0] - found[1]).max() > 1e-3
+    train(carl, small_data, "--prototypes", "10", "--init", "toy:3")
+    assert 'init = "toy:3"' in (tmp_path / "run" / "config.toml").read_text()
+
+
 def test_all_of_them_together(carl: Run):
     train(carl, "toy", "--method", "toy", "--set", "views.upside_down=0.5")
     assert carl("eval", "run", "--protocol", "toy").returncode == 0
     assert carl("export", "run", "--to", "toy").returncode == 0
+
+
+def test_a_quality_check(carl: Run, small_data: Path, tmp_path: Path):
+    train(carl, small_data, "--prototypes", "10")
+    with np.load(small_data) as arrays:
+        pixels = arrays["x_train"][:8].copy()
+    pixels[:, 0, 0] = 0
+    pixels[[1, 5], 0, 0] = (255, 0, 0)
+    np.save(tmp_path / "images.npy", pixels)
+    done = carl("report", "run", "images.npy", "-o", "page.html")
+    assert done.returncode == 0, done.stderr
+    assert "2 red corner" in done.stdout
+    assert "The first pixel is red." in (tmp_path / "page.html").read_text(encoding="utf-8")

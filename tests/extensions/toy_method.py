@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from carl.config import Config, Layer, MethodOptions
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.methods.base import Method, Metrics, forward_views, spread
+from carl.methods.base import Method, Metrics, forward_views, robust_preset, spread
 from carl.models.encoders import build_encoder, feature_size
 
 
@@ -32,7 +32,7 @@ class ToyMethod(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        return {"paper": {"optim": {"name": "sgd", "lr": 0.01}}, "shapes": {}}
+        return {"paper": {"optim": {"name": "sgd", "lr": 0.01}}, "robust": robust_preset(facts, {}), "shapes": {}}
 
     def represent(self, batch: Batch) -> Tensor:
         return forward_views(self.embed, batch.views[:2], together=True)

@@ -101,16 +101,21 @@ def test_a_prior_that_is_unset_starts_where_collapse_is_no_gain(given: Layer, st
 
 
 @pytest.mark.parametrize(
-    ("data", "preset"),
+    ("data", "epochs", "preset"),
     [
-        (facts("cifar10"), "paper"),
-        (facts("cifar10", images=10_000), "robust"),
-        (facts("photos", classes=0, images=900), "robust"),
-        (facts("shapes", images=10_000), "shapes"),
+        (facts("cifar10"), 200, "paper"),
+        (facts("cifar10"), 100, "paper"),
+        (facts("cifar10"), 99, "robust"),  # fewer images seen than in any run of the paper
+        (facts("cifar10"), 5, "robust"),
+        (facts("cifar10", images=10_000), 200, "robust"),
+        (facts("cifar10", images=10_000), 1000, "paper"),  # the same number of steps
+        (facts("photos", classes=0, images=900), 200, "robust"),
+        (facts("photos", classes=0, images=1_000_000), 200, "robust"),
+        (facts("shapes", images=10_000), 8, "shapes"),
     ],
 )
-def test_the_papers_values_are_the_default_on_its_data_alone(data: DataFacts, preset: str):
-    assert CARL.default_preset(data) == preset
+def test_the_papers_values_are_the_default_for_its_data_and_budget_alone(data: DataFacts, epochs: int, preset: str):
+    assert CARL.default_preset(data, epochs) == preset
 
 
 def robust(**method: object) -> Config:
@@ -216,7 +221,7 @@ def test_the_loss_that_trains_is_the_loss_that_users_import(preset: str, progres
     assert torch.equal(imported, trained)
     gradients = [torch.autograd.grad(loss, logits)[0] for loss in (imported, trained)]
     assert torch.equal(*gradients)
-    if options.parts == 1:  # without the dimension of parts, as users have it
+    if method.prototypes.parts == 1:  # without the dimension of parts, as users have it
         torch.testing.assert_close(criterion(logits[0, :, 0], logits[1, :, 0], method.prior_weight(progress)), trained)
 
 

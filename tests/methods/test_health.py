@@ -96,7 +96,7 @@ def test_prototypes_that_no_image_wants_are_dead_and_those_missed_by_a_small_sam
     assert (health.used, health.dead) == (4, 1)
 
 
-def test_near_duplicates_are_counted_against_earlier_ones_only():
+def test_twins_are_counted_against_earlier_ones_only():
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(5, 64, generator=generator)
     twins = rows[:2] * 3 + 0.01 * torch.randn(2, 64, generator=generator)

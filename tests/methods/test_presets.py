@@ -171,12 +171,43 @@ def test_pcl_warms_up_for_a_tenth_of_a_run_and_at_most_twenty_epochs(epochs: int
     assert PCL.completed(resolve(layers, PCL.Options)).method.model_dump()["warmup_epochs"] == warmup
 
 
+@pytest.mark.parametrize(
+    ("name", "has_norm"),
+    [("carl", True), ("swav", True), ("byol", True), ("simclr", False), ("moco", False), ("pcl", False)],
+)
+def test_batch_norm_stands_in_the_heads_of_carl_swav_and_byol_alone_as_carls_paper_says(name: str, has_norm: bool):
+    method = METHODS[name](planned(name, facts(), "paper"), facts())
+    assert any(isinstance(module, nn.BatchNorm1d) for module in method.head.modules()) == has_norm
+
+
+# The preset `robust`
+
+
 @pytest.mark.parametrize("name", list(METHODS))
-def test_batch_norm_stands_in_the_heads_of_carl_swav_and_byol_alone(name: str):
-    """As CARL's paper says; SimSiam is not in it and has its own paper's."""
-    method = METHODS[name](planned(name, facts()), facts())
-    found = any(isinstance(module, nn.BatchNorm1d) for module in method.head.modules())
-    assert found == (name in ("carl", "swav", "byol", "simsiam"))
+@pytest.mark.parametrize("data", [facts("photos", 3000, 7), facts("shapes", 8_000), facts()])
+def test_robust_gives_every_method_the_same_views_head_stem_budget_and_rate(name: str, data: DataFacts):
+    ours, others = planned(name, data, "robust"), planned("simclr", data, "robust")
+    assert (ours.views, ours.model, ours.train, ours.data.image_size) == (
+        others.views, others.model, others.train, others.data.image_size
+    )  # fmt: skip
+    assert ours.optim.model_copy(update={"weight_decay": 0.0}) == others.optim.model_copy(update={"weight_decay": 0.0})
+
+
+@pytest.mark.parametrize("name", list(METHODS))
+def test_the_head_of_every_method_has_batch_norm_in_robust_and_none_where_it_is_turned_off(name: str):
+    config = planned(name, facts(), "robust")
+    norms = [m for m in METHODS[name](config, facts()).head.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert bool(norms) == (name != "supervised")  # which has no projection
+    without = config.model_copy(update={"model": config.model.model_copy(update={"head_batch_norm": False})})
+    fewer = [m for m in METHODS[name](without, facts()).head.modules() if isinstance(m, nn.BatchNorm1d)]
+    assert len(fewer) < len(norms) or name == "supervised"
+
+
+def test_robust_carl_has_the_values_it_had_before_it_was_shared():
+    config = planned("carl", facts("photos", 3000, 7), "robust")
+    assert (config.optim.name, config.optim.lr, config.optim.lr_end, config.optim.scale_lr) == ("sgd", 0.06, 6e-4, True)
+    assert (config.optim.weight_decay, config.views.pipeline, config.views.crop_min) == (1e-6, "simclr", 0.2)
+    assert (config.train.epochs, config.train.batch_size) == (200, 256)
 
 
 @pytest.mark.parametrize(

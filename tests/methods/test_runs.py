@@ -23,7 +23,7 @@ from tests.methods.examples import SMALL, TINY
 ALL = pytest.mark.parametrize("name", list(METHODS))
 # Two epochs of four steps; nothing but the training.
 QUICK: dict[str, dict[str, Any]] = {
-    "data": {"image_size": 16, "limit": 32},
+    "data": {"image_size": 16, "limit": 32, "limit_by": "first"},  # a balanced part would depend on the labels
     "train": {"epochs": 2, "batch_size": 8},
     "probe": {"every": 0},
     "log": {"report": False, "every": 4},

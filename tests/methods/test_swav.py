@@ -9,7 +9,9 @@ from torch import Tensor
 
 from carl.config import resolve
 from carl.data.facts import DataFacts
+from carl.methods.losses import sinkhorn
 from carl.methods.swav import SwAV, SwavOptions
+from carl.models.momentum import Queue
 from carl.optim import build_optimizer
 from tests.methods.examples import PROGRESS, make, make_batch, settings
 
@@ -62,10 +64,16 @@ def test_rounding_does_not_keep_prototypes_or_queue_waiting_a_step_longer(epochs
     assert method.head.get_parameter("prototypes.linear.weight").grad is not None
 
 
+def queue_of(method: SwAV, large: int) -> Queue:
+    queue = method.queues[large]
+    assert isinstance(queue, Queue)
+    return queue
+
+
 def fill(method: SwAV, count: int) -> None:
     for large in range(2):
         generator = torch.Generator().manual_seed(large)
-        method._queue(large).push(torch.nn.functional.normalize(torch.randn(count, 32, generator=generator), dim=1))
+        queue_of(method, large).push(torch.nn.functional.normalize(torch.randn(count, 32, generator=generator), dim=1))
 
 
 def test_a_queue_that_is_not_yet_full_counts_for_nothing():
@@ -84,7 +92,7 @@ def lightlys(method: SwAV, pipeline: str, with_queue: bool) -> float:
         embeddings = [torch.nn.functional.normalize(method.embed(view), dim=1) for view in batch.views]
         prototypes = weight(method).T
         scores = [view @ prototypes for view in embeddings]
-        queues = [method._queue(large).rows @ prototypes for large in range(2)] if with_queue else None
+        queues = [queue_of(method, large).rows @ prototypes for large in range(2)] if with_queue else None
         return float(SwaVLoss()(scores[:2], scores[2:], queues))
 
 
@@ -121,7 +129,7 @@ def test_each_large_view_has_a_queue_of_its_own_embeddings():
     method.objective(represented, batch, BEFORE)  # they are collected before they are used
     method.after_step(BEFORE)
     for large in range(2):
-        torch.testing.assert_close(method._queue(large).rows[:8], represented[large])
+        torch.testing.assert_close(queue_of(method, large).rows[:8], represented[large])
     assert method.logged(BEFORE) == {"queue_filled": pytest.approx(0.4)}
 
 
@@ -140,7 +148,8 @@ def test_codes_carry_no_gradient():
     (gradient,) = torch.autograd.grad(loss, represented)
     scores = represented.detach().requires_grad_()
     prototypes = weight(method)
-    codes = [method._codes(represented[v].detach(), represented[v].detach() @ prototypes.T, v, BEFORE) for v in (0, 1)]
+    options = method.options
+    codes = [sinkhorn(represented[v].detach() @ prototypes.T, options.epsilon, options.iterations) for v in (0, 1)]
     log_p = (scores @ prototypes.T / 0.1).log_softmax(2)
     fixed = -((codes[0] * log_p[1]).sum(1).mean() + (codes[1] * log_p[0]).sum(1).mean()) / 2
     (expected,) = torch.autograd.grad(fixed, scores)

@@ -8,11 +8,14 @@ import pytest
 import timm
 import torch
 import torchvision
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
 
 from carl.config import MethodOptions, ModelConfig, resolve
 from carl.errors import UserError
 from carl.models.encoders import build_encoder, feature_size
+from carl.models.weights import write_weights
 
 
 def settings(**values: object) -> ModelConfig:
@@ -108,5 +111,16 @@ def test_a_pickle_in_a_weights_file_is_refused_and_not_executed(tmp_path: Path):
 
 
 def test_a_file_that_is_not_there_is_named():
-    with pytest.raises(UserError, match=r"'nowhere\.pth' is not a file"):
+    with pytest.raises(UserError, match=r"nowhere\.pth does not exist; give a run directory"):
         build_encoder(settings(init="nowhere.pth"), 3, 32)
+
+
+def test_a_file_with_facts_has_the_same_bytes_each_time_and_is_read_as_usual(tmp_path: Path):
+    encoder, facts = nn.Linear(3, 2), {letter: f"{letter} ü" for letter in "zyxwvutsr"}
+    for name in ("a", "b", "c"):
+        write_weights(tmp_path / name, encoder, facts)
+        facts = dict(reversed(facts.items()))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (tmp_path / "c").read_bytes()
+    with safe_open(tmp_path / "a", framework="pt") as file:
+        assert file.metadata() == facts
+    assert torch.equal(load_file(tmp_path / "a")["weight"], encoder.weight)

@@ -10,7 +10,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from carl.models import tiny_maps
-from carl.models.tiny_maps import ChannelsLastConv2d, TinyMapConv2d, adapt_to_tiny_maps
+from carl.models.tiny_maps import (
+    ChannelsLastConv2d,
+    MetTapsConv2d,
+    TinyMapConv2d,
+    WholeMapProduct,
+    adapt_to_tiny_maps,
+)
 
 FORMATS = (torch.contiguous_format, torch.channels_last)
 TINY_CASES = [  # kernel, map size, stride: every case that leaves the plain convolution
@@ -36,18 +42,17 @@ def small_is_enough(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(tiny_maps, "MINIMUM_CHANNELS", 1)
 
 
-@pytest.fixture
-def calls_of_plain(monkeypatch: pytest.MonkeyPatch) -> list[torch.Size]:
-    """Shapes of the inputs that reached `nn.Conv2d.forward`."""
-    shapes: list[torch.Size] = []
-    forward = nn.Conv2d.forward
-
-    def recording(self: nn.Conv2d, input: Tensor) -> Tensor:
-        shapes.append(input.shape)
-        return forward(self, input)
-
-    monkeypatch.setattr(nn.Conv2d, "forward", recording)
-    return shapes
+def is_plain(output: Tensor) -> bool:
+    """Whether a convolution made this output, and not the products of matrices that stand for it on tiny maps."""
+    assert output.grad_fn is not None
+    found, looked_at = [output.grad_fn], set()
+    while found:
+        node = found.pop()
+        if "Convolution" in node.name():
+            return True
+        looked_at.add(node)
+        found += [before for before, _ in node.next_functions if before is not None and before not in looked_at]
+    return False
 
 
 def conv_pair(kernel: int, stride: int, channels: tuple[int, int] = (8, 5), bias: bool = True) -> list[nn.Module]:
@@ -107,42 +112,34 @@ def test_full_width_layers_agree(kernel: int, size: int, stride: int, memory_for
 
 @pytest.mark.usefixtures("small_is_enough")
 @pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
-def test_tiny_maps_do_not_reach_the_plain_convolution(
-    kernel: int, size: int, stride: int, calls_of_plain: list[torch.Size]
-) -> None:
-    conv_pair(kernel, stride)[1](images(3, 8, size))
-    assert calls_of_plain == []
+def test_tiny_maps_do_without_the_plain_convolution(kernel: int, size: int, stride: int) -> None:
+    assert not is_plain(conv_pair(kernel, stride)[1](images(3, 8, size)))
 
 
 @pytest.mark.usefixtures("small_is_enough")
 @pytest.mark.parametrize(("kernel", "size", "stride"), PLAIN_CASES)
-def test_larger_maps_take_the_plain_convolution(
-    kernel: int, size: int, stride: int, calls_of_plain: list[torch.Size]
-) -> None:
-    conv_pair(kernel, stride)[1](images(3, 8, size))
-    assert calls_of_plain == [(3, 8, size, size)]
+def test_larger_maps_take_the_plain_convolution(kernel: int, size: int, stride: int) -> None:
+    assert is_plain(conv_pair(kernel, stride)[1](images(3, 8, size)))
 
 
-def test_small_batches_take_the_plain_convolution(calls_of_plain: list[torch.Size]) -> None:
+def test_small_batches_take_the_plain_convolution() -> None:
     adapted = conv_pair(3, 1, channels=(64, 64))[1]
-    adapted(images(1, 64, 1))
-    adapted(images(32, 64, 1))
-    assert calls_of_plain == [(1, 64, 1, 1)]
+    assert is_plain(adapted(images(1, 64, 1)))
+    assert not is_plain(adapted(images(32, 64, 1)))
 
 
-def test_in_bfloat16_a_single_pixel_never_reaches_the_plain_convolution(
-    calls_of_plain: list[torch.Size],
-) -> None:
+def test_in_bfloat16_a_single_pixel_never_reaches_the_plain_convolution() -> None:
     """Its weight gradient would be what the memory held, where a tap meets nothing."""
     for channels, stride in (((8, 5), 1), ((8, 5), 2), ((64, 64), 2)):
         adapted = conv_pair(3, stride, channels)[1]
         with torch.autocast("cpu", torch.bfloat16):
-            adapted(images(3, channels[0], 1)).sum().backward()
+            output = adapted(images(3, channels[0], 1))
+        assert not is_plain(output)
+        output.sum().backward()
         assert adapted.weight.grad is not None
         outside = adapted.weight.grad.clone()
         outside[:, :, 1, 1] = 0
         assert not outside.any()
-    assert calls_of_plain == []
 
 
 @pytest.mark.usefixtures("small_is_enough")
@@ -203,18 +200,18 @@ def test_bfloat16_autocast_agrees_to_its_precision(kernel: int, size: int, strid
 
 @pytest.mark.usefixtures("small_is_enough")
 @pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
-def test_meta_tensors_give_shapes(kernel: int, size: int, stride: int, calls_of_plain: list[torch.Size]) -> None:
+def test_meta_tensors_give_shapes(kernel: int, size: int, stride: int) -> None:
     plain, adapted = (conv.to("meta") for conv in conv_pair(kernel, stride))
     inputs = images(3, 8, size).to("meta")
     assert adapted(inputs).shape == plain(inputs).shape
-    assert len(calls_of_plain) == 2
+    assert is_plain(adapted(inputs))
 
 
 @pytest.mark.usefixtures("small_is_enough")
-@pytest.mark.parametrize(("device", "plain_calls"), [("cuda", 1), ("cpu", 0)])
+@pytest.mark.parametrize(("device", "plain"), [("cuda", True), ("cpu", False)])
 @pytest.mark.parametrize(("kernel", "size", "stride"), TINY_CASES)
 def test_fake_tensors_run_and_only_the_cpu_leaves_the_plain_convolution(
-    kernel: int, size: int, stride: int, device: str, plain_calls: int, calls_of_plain: list[torch.Size]
+    kernel: int, size: int, stride: int, device: str, plain: bool
 ) -> None:
     with FakeTensorMode():
         conv = adapt_to_tiny_maps(nn.Conv2d(8, 5, kernel, stride, padding=kernel // 2, device=device))
@@ -222,7 +219,7 @@ def test_fake_tensors_run_and_only_the_cpu_leaves_the_plain_convolution(
     out_size = (size + stride - 1) // stride
     assert output.shape == (3, 5, out_size, out_size)
     assert output.device.type == device
-    assert len(calls_of_plain) == plain_calls
+    assert is_plain(output) == plain
 
 
 @pytest.mark.usefixtures("small_is_enough")
@@ -250,21 +247,95 @@ def test_stem_orders_its_output_channels_last_for_large_batches_on_a_cpu(
     assert output.is_contiguous(memory_format=torch.channels_last) == expected
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation", "size"),
+    [(5, 1, 2, 1, 1), (5, 2, 2, 1, 1), (7, 1, 3, 1, 2), (7, 2, 3, 1, 2), (3, 1, 2, 2, 2), (7, 1, 3, 1, 3)],
+)
+def test_in_bfloat16_taps_that_meet_no_pixel_get_a_gradient_of_zero(
+    kernel: int, stride: int, padding: int, dilation: int, size: int
+) -> None:
+    torch.manual_seed(0)
+    plain = nn.Conv2d(64, 64, kernel, stride, padding, dilation)
+    adapted = adapt_to_tiny_maps(copy.deepcopy(plain))
+    assert type(adapted) is MetTapsConv2d
+    inputs = images(4, 64, size)
+    expected = outputs_and_gradients(plain, inputs)
+    with torch.autocast("cpu", torch.bfloat16):
+        garbage = [torch.full_like(plain.weight, torch.nan) for _ in range(4)]
+        del garbage
+        actual = outputs_and_gradients(adapted, inputs)
+    assert_same(expected, {name: values.float() for name, values in actual.items()}, 2e-2)
+    assert actual["weight"][expected["weight"] == 0].eq(0).all()
+
+
+def test_in_full_precision_all_taps_take_part() -> None:
+    adapted = adapt_to_tiny_maps(nn.Conv2d(8, 8, 5, padding=2))
+    inputs = images(2, 8, 1)
+    assert torch.equal(adapted(inputs), nn.functional.conv2d(inputs, adapted.weight, adapted.bias, padding=2))
+
+
+@pytest.mark.parametrize("memory_format", FORMATS)
+def test_the_product_of_a_whole_map_is_the_convolution(memory_format: torch.memory_format) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(5, 8, 3, 3, generator=generator, dtype=torch.float64).requires_grad_()
+    map = images(3, 8, 2, memory_format).double().requires_grad_()
+    expected = nn.functional.conv2d(map, weight, padding=1)
+    found = WholeMapProduct.apply(map, weight, torch.float64)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    gradient = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    for a, b in zip(
+        torch.autograd.grad(found, (map, weight), gradient),
+        torch.autograd.grad(expected, (map, weight), gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+def test_the_product_of_a_whole_map_passes_gradcheck() -> None:
+    map = images(2, 3, 2).double().requires_grad_()
+    weight = images(2, 3, 3).double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda a, b: WholeMapProduct.apply(a, b, torch.float64), (map, weight))
+
+
+def test_the_product_of_a_whole_map_is_as_near_to_the_exact_one_as_the_plain_convolution_in_bfloat16() -> None:
+    plain, adapted = conv_pair(3, 1, channels=(64, 64), bias=False)
+    inputs = images(64, 64, 2)
+    exact = outputs_and_gradients(copy.deepcopy(plain).double(), inputs.double())
+    with torch.autocast("cpu", torch.bfloat16):
+        results = [outputs_and_gradients(conv, inputs.bfloat16()) for conv in (plain, adapted)]
+    assert not is_plain(adapted(inputs.bfloat16().requires_grad_()))
+    for name, value in exact.items():
+        errors = [float((found[name].double() - value).norm() / value.norm()) for found in results]
+        assert errors[1] < 1.1 * errors[0], name
+
+
+def test_the_product_of_a_whole_map_computes_only_gradients_that_are_needed() -> None:
+    adapted = conv_pair(3, 1, channels=(64, 64))[1].requires_grad_(False)
+    inputs = images(32, 64, 2).bfloat16().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        adapted(inputs).sum().backward()
+    assert inputs.grad is not None
+    assert adapted.weight.grad is None
+
+
 def test_only_measured_convolutions_are_replaced() -> None:
     class OwnForward(nn.Conv2d):
         pass
 
     kept = [
         nn.Conv2d(64, 64, 3, padding=1, groups=2),
-        nn.Conv2d(64, 64, 3, padding=2, dilation=2),
-        nn.Conv2d(64, 64, 3),
         nn.Conv2d(64, 64, 3, padding=1, padding_mode="reflect"),
-        nn.Conv2d(64, 64, 5, padding=2),
-        nn.Conv2d(64, 64, 3, padding=1, stride=3),
         OwnForward(64, 64, 3, padding=1),
     ]
     classes = [type(conv) for conv in kept]
     assert [type(conv) for conv in adapt_to_tiny_maps(nn.ModuleList(kept)).children()] == classes
+    others = [
+        nn.Conv2d(64, 64, 3, padding=2, dilation=2),
+        nn.Conv2d(64, 64, 3),
+        nn.Conv2d(64, 64, 5, padding=2),
+        nn.Conv2d(64, 64, 3, padding=1, stride=3),
+    ]
+    assert {type(adapt_to_tiny_maps(conv)) for conv in others} == {MetTapsConv2d}
     assert type(adapt_to_tiny_maps(nn.Conv2d(64, 64, 3, padding=1))) is TinyMapConv2d
     assert type(adapt_to_tiny_maps(nn.Conv2d(3, 64, 7, 2, 3))) is ChannelsLastConv2d
     assert type(adapt_to_tiny_maps(nn.Conv2d(3, 64, 1, 2))) is nn.Conv2d
@@ -323,8 +394,18 @@ def test_adapting_keeps_parameter_objects_and_hooks() -> None:
 
 
 def test_no_small_map_of_resnet_at_32_px_reaches_the_plain_convolution(
-    resnet_pair: tuple[nn.Module, nn.Module], calls_of_plain: list[torch.Size]
+    resnet_pair: tuple[nn.Module, nn.Module],
 ) -> None:
-    with torch.no_grad():
-        resnet_pair[1](images(32, 3, 32))
-    assert min(shape[-1] for shape in calls_of_plain) == 4
+    model, plain_sides = copy.deepcopy(resnet_pair[1]).eval(), []
+
+    def note(module: nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+        side = inputs[0].shape[-1]
+        again = module.forward(inputs[0].detach())  # alone, so that its history holds no other convolution
+        if is_plain(again):
+            plain_sides.append(side)
+
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(note)
+    model(images(32, 3, 32))
+    assert min(plain_sides) == 4

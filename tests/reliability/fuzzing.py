@@ -35,8 +35,8 @@ from carl.data.packing import cache
 from carl.data.sources.arrays import list_npy, list_npz
 from carl.data.sources.parquet import list_parquet
 from carl.errors import UserError
-from carl.methods.build import read_config as parse_config
-from carl.models.encoders import read_weights
+from carl.methods.run_config import read_config as parse_config
+from carl.models.state_dicts import read_weights
 from carl.records.run_directory import RunDirectory
 from carl.reporting.pages import write_report
 from carl.training.checkpoint import Checkpoint, load_checkpoint, save_checkpoint

@@ -78,6 +78,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     from carl.data.decoding import parallel
     from carl.evaluation import evaluate
     from carl.evaluation.evaluation_data import EvaluationData
+    from carl.training import probe
     from carl.training.journal import Journal
     from carl.training.learner import Learner
     from carl.training.probe import Probe
@@ -90,7 +91,7 @@ def train_and_evaluate(data: str, last: int) -> None:
     moments.around(Learner, "take_step", "stepping")
     moments.around(Journal, "write", "stepping, noted")
     moments.around(Probe, "run", "evaluating")
-    moments.around(Probe, "_features", "evaluating, features of a probe")
+    moments.around(probe, "map_images", "evaluating, features of a probe")
     moments.around(evaluate, "measure", "evaluating")
     moments.around(EvaluationData, "cached_features", "evaluating, features")
     commands = [["pretrain", data, *ARGUMENTS, "--out", "run", "--resume", "auto"], ["eval", "run"]]

@@ -1,8 +1,8 @@
 """The long run of the reliability tests: `make soak`, or `python -m tests.reliability.soak --help`.
 
-Gives every command the table of bad input and the hostile files, kills runs at many random moments, fills a small disk,
-gives every reader damaged files for minutes, and writes what it found to results/reliability.md and .json; stopped by
-Ctrl-C or SIGTERM, what it found until then.
+Gives every command the table of bad input and the hostile files, starts commands in hostile circumstances, kills runs
+at many random moments, fills a small disk, gives every reader damaged files for minutes, and writes what it found to
+results/reliability.md and .json; stopped by Ctrl-C or SIGTERM, what it found until then.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import math
 import os
 import platform
 import re
@@ -32,6 +33,7 @@ import torch
 
 from carl.data.sources.shapes import make_shapes
 from tests.distributed.processes import Group
+from tests.reliability.attacks import ATTACKS, Losses, attack, prepare
 from tests.reliability.conftest import call
 from tests.reliability.fuzzing import TARGETS, Tally, fuzz
 from tests.reliability.killing import (
@@ -53,7 +55,10 @@ INPUT_SUITES = {
     "test_foreign_runs": "run directories with files of other hands",
     "test_hostile": "hostile files",
     "test_hostile_weights": "hostile weights and checkpoints",
+    "test_odd_files": "files and places that are not what they seem",
 }
+# What --minutes gives to each part, once the tables of bad input are through.
+SHARES = {"attacks": 0.4, "kills": 0.2, "fuzz": 0.25, "guided": 0.15}
 Found = dict[str, Any]
 
 
@@ -88,8 +93,30 @@ def try_inputs(root: Path, found: Found) -> None:
         )
 
 
-def kill_often(root: Path, kills: int, seed: int, found: Found) -> None:
+def attack_often(root: Path, seconds: float, seed: int, found: Found) -> None:
+    """Every attack in turn, each time in other random circumstances, until the time is over."""
+    deadline, number = time.monotonic() + seconds, 0
+    ground = prepare(_made(root / "attacks"))
+    while time.monotonic() < deadline:
+        for name in ATTACKS:
+            one = attack(ground, name, number, seed)
+            losses = found["attacks"].setdefault(name, asdict(Losses()))
+            losses["rounds"] += one.rounds
+            losses["commands"] += one.commands
+            losses["lost"] += one.lost
+            losses["failures"] += one.failures
+            print(f"attack {number} {name}: {'; '.join(one.failures) or 'held'}", flush=True)
+        number += 1
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def kill_often(root: Path, kills: int, seconds: float, seed: int, found: Found) -> None:
     """Kill as many runs, each at a random moment, as many while packing as saving, stepping and evaluating."""
+    deadline = time.monotonic() + seconds
     data = make_photos(root / "photos")
     os.environ["CARL_CACHE"] = str(root / "cache-whole")
     code, output = run_child(root / "whole", data)
@@ -99,6 +126,8 @@ def kill_often(root: Path, kills: int, seed: int, found: Found) -> None:
     tally = found["kills"] = {"kills": 0, "moments": len(moments), "of": dict(Counter(map(kind_of, moments)))}
     tally |= {"at": Counter[str](), "checkpoints": 0, "lost": [], "failures": []}
     for number, moment in enumerate(spread_over_kinds(moments, kills, seed)):
+        if time.monotonic() > deadline:
+            break
         folder, name = root / f"kill-{number}", moments[moment - 1]
         os.environ["CARL_CACHE"] = str(folder / "cache")
         code, output = run_child(folder, data, moment)
@@ -215,6 +244,7 @@ def failures_of(found: Found) -> list[str]:
     for tally in found["inputs"].values():
         listed += [*tally["failures"], *(f"outside of the target: {place}" for place in tally["outside"])]
     listed += [f"outside of the target: {place}" for place in found["home"]]
+    listed += [failure for losses in found["attacks"].values() for failure in losses["failures"]]
     listed += [found[name] for name in ("inputs_failed", "broken") if name in found]
     for name, tally in [*found["fuzz"].items(), *found["guided"].items()]:
         listed += [f"{name}: {crash[:300]}" for crash in tally["crashes"][:5]]
@@ -230,6 +260,8 @@ def _tried(found: Found) -> Iterator[str]:
     )
     full = int(disk["tried"])
     yield _row("a disk that fills up while saving, then resume: the same bits", full, int(bool(disk.get("failures"))))
+    for name, losses in found["attacks"].items():
+        yield _row(ATTACKS[name].promise, losses["rounds"], losses["lost"])
     for name, tally in found["inputs"].items():
         yield _row(f"tests of {INPUT_SUITES[name]} (`{name}.py`)", tally["tests"], len(tally["failures"]))
     commands = sum(tally["commands"] for tally in found["inputs"].values())
@@ -276,6 +308,9 @@ def write_results(found: Found, folder: Path) -> None:
         "|---|---|---|",
         *_tried(found),
         "",
+        f"Hostile circumstances are drawn at random (`tests/reliability/attacks.py`); the commands in them: "
+        f"{sum(losses['commands'] for losses in found['attacks'].values())}.",
+        "",
         f"Moments of the kills, of {kills['moments']} in a run: {at or 'none'}.",
         "",
         "What the tests write is seen through Python's audit events, in the process of the commands "
@@ -296,8 +331,14 @@ def write_results(found: Found, folder: Path) -> None:
 
 def soak(root: Path, options: argparse.Namespace, guided: bool, found: Found) -> None:
     """One part after the other; `found` has at any time what is known."""
+    start = time.monotonic()
     try_inputs(root, found)
-    kill_often(root, options.kills, options.seed, found)
+    if options.minutes is not None:
+        rest = 60 * options.minutes - (time.monotonic() - start)
+        for name, share in SHARES.items():
+            setattr(options, f"{name}_seconds", max(60.0, share * rest))
+    attack_often(root, options.attacks_seconds, options.seed, found)
+    kill_often(root, options.kills, options.kills_seconds, options.seed, found)
     fill_disk(root, found)
     fuzz_all(root, options.fuzz_seconds, options.seed, found)
     if guided:
@@ -311,8 +352,11 @@ def stop(signum: int, frame: FrameType | None) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="The long run of the reliability tests.")
     parser.add_argument("--kills", type=int, default=32, help="runs to kill (default 32: 8 of each kind of moment)")
+    parser.add_argument("--kills-seconds", type=float, default=math.inf, help="after which no more runs are killed")
+    parser.add_argument("--attacks-seconds", type=float, default=1800, help="for all attacks together (default 1800)")
     parser.add_argument("--fuzz-seconds", type=float, default=1800, help="for all readers together (default 1800)")
     parser.add_argument("--guided-seconds", type=float, default=1800, help="the same by atheris, if it is installed")
+    parser.add_argument("--minutes", type=float, help="for all of it, instead of the seconds of each part")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where reliability.md and .json go")
     options = parser.parse_args()
@@ -320,10 +364,10 @@ def main() -> None:
     torch.set_num_threads(1)
     guided = options.guided_seconds > 0 and importlib.util.find_spec("atheris") is not None
     found: Found = {
-        "command": f"python -m tests.reliability.soak --kills {options.kills} --fuzz-seconds "
-        f"{options.fuzz_seconds:g} --guided-seconds {options.guided_seconds:g} --seed {options.seed}",
+        "command": " ".join(["python -m tests.reliability.soak", *sys.argv[1:]]),
         "inputs": {},
         "home": [],
+        "attacks": {},
         "kills": {"kills": 0, "moments": 0, "of": {}, "at": {}, "checkpoints": 0, "lost": [], "failures": []},
         "disk": {"tried": False, "reason": "it was not reached"},
         "fuzz": {},

@@ -76,8 +76,8 @@ ARGUMENTS: list[Case] = [
     (pretrain("--backbone", "../../etc/passwd"), ["unknown backbone"]),
     (pretrain("--backbone", "test_vit", "--stem", "small"), ["--stem small", "ResNets"]),
     (pretrain("--stem", ""), ["--stem"]),
-    (pretrain("--init", ""), ["--init", "not a file"]),
-    (pretrain("--init", "folder"), ["--init", "not a file"]),
+    (pretrain("--init", ""), ["'' does not exist", "a run directory"]),
+    (pretrain("--init", "folder"), ["folder", "not a run directory"]),
     (pretrain("--init", "text.txt"), ["text.txt", "no weights"]),
     (pretrain("--init", "list.pth"), ["list.pth", "state dict"]),
     (pretrain("--init", "cut.safetensors"), ["cut.safetensors", "no weights"]),
@@ -351,7 +351,7 @@ RUNS: list[Case] = [
     on_run("report", "text-result", "knn-small.json"),
 ]
 COMMANDS: list[Case] = [
-    (["eval"], ["RUN"]),
+    (["eval"], ["ENCODER"]),
     (["eval", "random"], ["--data"]),
     (["eval", "random", "--data", "nosuch"], ["nosuch"]),
     (["eval", "random", "--data", "data.npz", "--backbone", "nosuch"], ["nosuch"]),
@@ -393,7 +393,7 @@ COMMANDS: list[Case] = [
             "text.txt",
         )
     ),
-    (["eval", "weights.safetensors", "--data", "data.npz"], ["--backbone"]),
+    (["eval", "weights.safetensors", "--data", "data.npz", "--backbone", "resnet18"], ["--backbone"]),
     (["embed", "good"], ["IMAGES"]),
     (["embed", "good", "nosuch"], ["nosuch"]),
     (["embed", "good", "empty"], ["no images"]),

@@ -197,7 +197,7 @@ def test_what_could_not_be_kept_is_not_measured(run: Path, tmp_path: Path, monke
         raise AssertionError("it was measured")
 
     copy = copy_run(run, tmp_path / "run")
-    monkeypatch.setattr("carl.evaluation.result_files.os.access", lambda *arguments: False)
+    monkeypatch.setattr("carl.evaluation.result_files.os.access", lambda *arguments, **options: False)
     monkeypatch.setattr("carl.evaluation.evaluate.measure", measure)
     done = call(tmp_path, "eval", copy)
     assert_refused(done, ["knn-small.json", "is read-only", "--out"])

@@ -152,11 +152,8 @@ def test_what_killed_downloads_left_is_removed_once_it_is_old(server: str, tmp_p
 def test_the_weights_of_timm_without_a_network_say_what_to_do(
     small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    import timm
+    from carl.models.pretrained import hub
 
-    def refuse(*arguments: object, **options: object) -> None:
-        raise OSError("no network")
-
-    monkeypatch.setattr(timm, "create_model", refuse)
+    monkeypatch.setattr(hub, "answers", lambda address: False)
     done = call(tmp_path, "pretrain", small_data, "--backbone", "test_resnet", "--init", "timm", "--batch-size", "8")
-    assert_refused(done, ["no network", "check the network, or give --init a file"])
+    assert_refused(done, ["no network", "fetch https://", "put it at"])

@@ -31,7 +31,7 @@ from carl.data.decoding.pickles import load_pickle
 from carl.data.decoding.tiff import read_bands
 from carl.data.sources.download import Archive, unpacked
 from carl.errors import UserError
-from carl.models.encoders import read_weights
+from carl.models.state_dicts import read_weights
 from carl.training.checkpoint import load_checkpoint
 from carl.use.encoder import load_trained
 from tests.reliability.conftest import assert_refused, call, listed
@@ -93,7 +93,7 @@ def test_a_checkpoint_or_weights_file_runs_nothing(
         file.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, file, _use_new_zipfile_serialization=kind == "torch")
-    with pytest.raises(UserError, match="not a checkpoint of ours"):
+    with pytest.raises(UserError, match="not a checkpoint that carl wrote"):
         load_checkpoint(file)
     with pytest.raises(UserError, match="holds no weights"):
         read_weights(file)

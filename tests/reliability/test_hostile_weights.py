@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from carl.errors import UserError
-from carl.models.encoders import read_weights
+from carl.models.state_dicts import read_weights
 from carl.models.torch_files import read_torch_file
 from carl.training.checkpoint import load_checkpoint
 from tests.reliability.conftest import assert_refused, call
@@ -46,7 +46,7 @@ def test_weights_that_ask_for_memory_by_a_number_get_none(tmp_path: Path, name: 
     with bounded():
         with pytest.raises(UserError, match=r"holds no weights.*which weights do not need"):
             read_weights(file)
-        with pytest.raises(UserError, match=r"not a checkpoint of ours.*which weights do not need"):
+        with pytest.raises(UserError, match=r"not a checkpoint that carl wrote.*which weights do not need"):
             load_checkpoint(file)
 
 

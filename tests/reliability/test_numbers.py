@@ -20,6 +20,7 @@ from carl.methods.health import rank_me
 from carl.training import guard
 from carl.training.guard import MOST_SKIPPED, Guard, Watch
 from carl.training.learner import Learner
+from carl.views.views import Views
 from tests.conftest import Ended
 from tests.reliability.conftest import assert_refused, call
 
@@ -122,15 +123,15 @@ def test_features_that_are_not_finite_have_no_rank():
 
 def test_views_that_are_not_finite_name_their_images(small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     culprits = images_of_step()[3:5]
-    plain = PackedBatches._batch
+    plain = PackedBatches.views_of
 
-    def batch(batches: PackedBatches, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
-        made = plain(batches, pixels, indices, epoch)
+    def views_of(views: Views, pixels: list[Tensor], indices: Tensor, epoch: int) -> list[Tensor]:
+        made = plain(views, pixels, indices, epoch)
         if epoch == 1:  # as a view that is a function of (seed, epoch, image) would be
-            made.views[0][torch.isin(indices, torch.tensor(culprits))] = float("nan")
+            made[0][torch.isin(indices, torch.tensor(culprits))] = float("nan")
         return made
 
-    monkeypatch.setattr(PackedBatches, "_batch", batch)
+    monkeypatch.setattr(PackedBatches, "views_of", staticmethod(views_of))
     done = train(tmp_path, small_data)
     assert_refused(done, ["not finite", "bad-batch.json", "the views of image"])
     record = json.loads((tmp_path / "run" / "bad-batch.json").read_text())

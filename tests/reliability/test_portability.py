@@ -123,7 +123,7 @@ def test_ctrl_c_of_a_comparison_is_told_to_its_job_once(
             sent.append(signal.SIGTERM)
 
     monkeypatch.setattr(runner, "WINDOWS", windows)
-    with runner._signals_to(Child()) as came:  # type: ignore[arg-type]
+    with runner.signals_to(Child()) as came:  # type: ignore[arg-type]
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
     assert came == [signal.SIGINT, signal.SIGTERM]

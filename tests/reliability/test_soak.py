@@ -88,6 +88,7 @@ def test_a_soak_that_was_stopped_writes_what_it_found(tmp_path: Path):
         "command": "x", "machine": "m", "torch": "t", "made": "d", "seconds": 1.0, "stopped": True, "fuzzer": "f",
         "inputs": {"test_hostile": {"tests": 9, "failures": [], "commands": 8, "tracebacks": 0, "writes": 7,
                                     "outside": ["open /etc/x in y"]}},
+        "attacks": {"two_writers": {"rounds": 5, "commands": 12, "lost": 1, "failures": ["rows", "code"]}},
         "home": [], "disk": {"tried": False, "reason": "it was not reached"}, "fuzz": {}, "guided": {},
         "kills": {"kills": 3, "moments": 9, "of": {"saving": 5}, "at": {"saving": 3}, "checkpoints": 2,
                   "lost": [], "failures": ["before saving: weights"]},
@@ -96,6 +97,8 @@ def test_a_soak_that_was_stopped_writes_what_it_found(tmp_path: Path):
     page = (tmp_path / "reliability.md").read_text()
     for line in (
         "| kill -9 at a random moment, then resume: the same bits | 3 | 2 |",
+        "one may be killed: a whole result | 5 | 4 |",
+        "the commands in them: 12.",
         "| commands in these tests: no traceback | 8 | 8 |",
         "| files made, changed or removed in these tests: none outside of the target | 7 | 6 |",
         "3 saving (of 5)",
@@ -103,5 +106,5 @@ def test_a_soak_that_was_stopped_writes_what_it_found(tmp_path: Path):
         "- `before saving: weights`",
     ):
         assert line in page
-    assert len(failures_of(found)) == 2
+    assert len(failures_of(found)) == 4
     assert json.loads((tmp_path / "reliability.json").read_text()) == found

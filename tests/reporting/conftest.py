@@ -79,31 +79,72 @@ def make_gallery(
     return gallery
 
 
+FLAGS = ("too dark", "<i>blurry</i>", "exact duplicate")
+
+
+def flagged(gallery: dict[str, Any]) -> dict[str, Any]:
+    """The gallery with flags: every fifth image is dark, every seventh blurry, and the last repeats the first."""
+    count = len(gallery.get("listed_rows", gallery["rows"]))
+    places = np.arange(count)
+    flags = ((places % 5 == 0) * 1 + (places % 7 == 0) * 2).astype(np.uint32)
+    repeats = np.full(count, -1)
+    if count > 1:
+        flags[-1] |= 4
+        repeats[-1] = 0
+    return gallery | {
+        "flags": flags,
+        "flag_names": np.array(FLAGS),
+        "flag_words": np.array([f"What {name} means." for name in FLAGS]),
+        "flag_counts": np.array([int((flags & bit > 0).sum()) for bit in (1, 2, 4)]),
+        "duplicate_of": repeats,
+    }
+
+
+def listed(gallery: dict[str, Any], total: int, side: int = 8) -> dict[str, Any]:
+    """The gallery as a sample, spread evenly, of `total` images that are all listed."""
+    rows = np.linspace(0, total - 1, len(gallery["rows"])).astype(np.int64)
+    group = (np.arange(total) % 8).astype(np.int32)
+    group[rows] = gallery["group"]
+    small = np.random.default_rng(5).integers(0, 255, (total, 4, 4, 3)).astype(np.uint8)
+    small = small.repeat(side // 4, 1).repeat(side // 4, 2)
+    names = [f"photos/{number % 10}/{number:06d}.jpg" for number in range(total)]
+    return gallery | {
+        "total_images": np.int64(total),
+        "rows": rows,
+        "names": np.array([names[row] for row in rows]),
+        "listed_rows": np.arange(total),
+        "listed_names": np.array(names),
+        "listed_group": group,
+        "listed_thumbnails": small,
+    }
+
+
 def make_run(
-    path: Path, gallery: dict[str, Any] | None, method: str = "carl", epochs: int = 4, knn: float = 60.0,
+    path: Path, gallery: dict[str, Any] | None, method: str = "carl", epochs: int = 4, knn: float | None = 60.0,
     finished: bool = True, source: str = "photos", prototypes: int = 10,
     fingerprint: str = "f00d",
 ) -> Path:  # fmt: skip
-    """A run directory whose kNN went from 20 to `knn`."""
+    """A run directory whose kNN went from 20 to `knn`, or was not measured."""
     path.mkdir(parents=True)
     (path / "config.toml").write_text(
         CONFIG.format(source=json.dumps(source), method=method, epochs=epochs, prototypes=prototypes)
     )
     command = ["/usr/bin/carl", "pretrain", "<b>x</b>"]
     (path / "environment.json").write_text(json.dumps({"command": command, "device": "cpu", "threads": 2}))
-    records = [_probe(0, 20.0, method, prototypes)]
+    gain = None if knn is None else knn - 20
+    records = [_probe(0, None if gain is None else 20.0, method, prototypes)]
     for epoch in range(1, epochs + 1):
         records.append(
             {"kind": "step", "step": 5 * epoch, "epoch": float(epoch), "loss": 4 / epoch, "lr": 0.1, "own_term": 0.5,
              "images_per_second": 100.0}
         )  # fmt: skip
-        records.append(_probe(epoch, 20 + (knn - 20) * epoch / epochs, method, prototypes))
+        records.append(_probe(epoch, None if gain is None else 20 + gain * epoch / epochs, method, prototypes))
     if finished:
         records.append({"kind": "event", "event": "finished", "seconds": 75.0})
     (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     if gallery is not None:
         np.savez(path / "gallery.npz", **gallery)
-    save_file({"conv1.weight": np.full((2, 3), knn, np.float32)}, path / "encoder.safetensors")
+    save_file({"conv1.weight": np.full((2, 3), knn or 0, np.float32)}, path / "encoder.safetensors")
     (path / "data.json").write_text(json.dumps({"fingerprint": fingerprint}))
     return path
 
@@ -123,8 +164,10 @@ def add_result(
     (run / "results" / f"{file}.json").write_text(json.dumps(result))
 
 
-def _probe(epoch: int, knn: float, method: str, prototypes: int) -> dict[str, Any]:
-    record: dict[str, Any] = {"kind": "probe", "step": 5 * epoch, "epoch": epoch, "knn": knn, "rank_me": 7.0}
+def _probe(epoch: int, knn: float | None, method: str, prototypes: int) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": "probe", "step": 5 * epoch, "epoch": epoch, "rank_me": 7.0}
+    if knn is not None:
+        record["knn"] = knn
     if epoch:
         record |= {"verdict": "healthy", "warnings": []}
     if method == "carl":

@@ -100,8 +100,8 @@ def test_the_gallery_sorts_and_filters(show: Show, tmp_path: Path):
     choose(page, "#group-filter", "dead")
     assert numbers(page) == [9]
     assert "dead" in page.run("document.querySelector('[data-group]').textContent")
-    choose(page, "#group-filter", "near-duplicate")
-    assert "near-duplicate of #1" in page.run("document.querySelector('[data-group=\"0\"]').textContent")
+    choose(page, "#group-filter", "twin")
+    assert "twin of #1" in page.run("document.querySelector('[data-group=\"0\"]').textContent")
 
 
 def test_a_prototype_opens_with_more_images_and_its_place_on_the_map(show: Show, tmp_path: Path):
@@ -237,7 +237,7 @@ def test_of_fifty_thousand_prototypes_the_largest_are_shown(show: Show, tmp_path
     gallery["group_cosine"][49_999] = 0.99  # of #0, which is empty and not in the page
     page = show(write_report(make_run(tmp_path / "run", gallery, prototypes=50_000)))
     assert numbers(page)[0] == 49_999
-    assert "the largest 3,000 of 50,000; of all, 2 near-duplicate" in page.run("document.body.innerText")
+    assert "the largest 3,000 of 50,000; of all, 2 twin" in page.run("document.body.innerText")
     assert "396 of 50000 chosen" in page.run("document.querySelector('#group-count').textContent")
     page.click("[data-group='49999']")
     assert page.run("document.querySelector('#dialog-title').textContent") == "Prototype #49999"
@@ -352,7 +352,7 @@ def test_a_comparison_tells_at_once_which_learned_more(show: Show, tmp_path: Pat
     page = show(write_comparison(runs, tmp_path / "all.html"))
     order = page.run("[...document.querySelectorAll('.ranking tbody tr')].map(r => r.cells[0].textContent.trim())")
     assert order == ["byol", "simclr", "carl", "moco"]
-    assert page.run("document.querySelector('.conclusion').textContent").startswith("byol learned most: 64.0%")
+    assert page.run("document.querySelector('.conclusion').textContent").startswith("byol 64.0%, simclr 61.0%")
     assert page.run("document.querySelectorAll('.chart[data-key=knn] polyline').length") == 4
     assert page.run("document.querySelectorAll('#planes canvas').length") == 4
     assert page.run("document.querySelectorAll('.query.many .answer').length") == 4 * 5
@@ -384,3 +384,27 @@ def test_every_kind_of_run_has_a_page(
     if name == "3,000 prototypes":
         page.click("#group-more")
         assert len(numbers(page)) == 84
+
+
+def test_a_run_with_a_start_lays_its_neighbours_and_its_map_beside_those_of_the_start(show: Show, tmp_path: Path):
+    gallery = make_gallery()
+    other = make_gallery(seed=4)
+    gallery["start_neighbours"] = other["neighbours"]
+    gallery["start_embeddings"], gallery["start_positions"] = -other["embeddings"], -other["positions"]
+    page = show(write_report(make_run(tmp_path / "run", gallery)))
+    assert page.run("document.querySelector('.query.head').textContent").endswith(
+        "most alike to the encoder it started from"
+    )
+    assert "with the encoder it started from, " in page.run("document.querySelector('#neighbours-lead').textContent")
+    first = page.run("Number(document.querySelector('#neighbours .asked .thumb').dataset.image)")
+    beside = page.run(
+        "[...document.querySelectorAll('.query:not(.head)')[0].querySelectorAll('[data-by^=\"the encoder\"] .thumb')]"
+        ".map(t => Number(t.dataset.image))"
+    )
+    assert beside == gallery["start_neighbours"][first].tolist()
+    page.run("document.querySelector('#plane').scrollIntoView()")
+    before, after = tmp_path / "before.png", tmp_path / "after.png"
+    page.screenshot(before, "#plane")
+    page.run("document.querySelector('#map-start').click()")
+    page.screenshot(after, "#plane")
+    assert not np.array_equal(np.asarray(Image.open(before)), np.asarray(Image.open(after)))

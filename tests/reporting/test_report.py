@@ -16,10 +16,12 @@ import pytest
 from safetensors.numpy import save_file
 
 from carl.errors import UserError
+from carl.evaluation.intervals import packed
 from carl.reporting.comparison import MOST_TOGETHER, config_differences, ranking
-from carl.reporting.pages import embedded_json, write_comparison, write_report
+from carl.reporting.pages import Contestant, write_comparison, write_contestants, write_report
 from carl.reporting.run_reader import Run, read_run, read_runs
 from carl.reporting.verdict import headline, judge, tiles
+from carl.safe_pages import embedded_json
 from tests.conftest import Run as Command
 from tests.reporting.conftest import add_result, make_gallery, make_run
 
@@ -59,7 +61,7 @@ def test_letters_of_any_script_are_written_as_they_are():
 def test_names_that_are_not_valid_unicode_are_written(tmp_path: Path):
     name = b"caf\xe9.png".decode("utf-8", "surrogateescape")
     run = make_run(tmp_path / "run", make_gallery(images=4, names=[name] * 4), source=name.replace("\udce9", "e"))
-    assert data_of(write_report(run).read_text())["images"]["names"][0] == name
+    assert data_of(write_report(run).read_text())["images"]["names"]["rest"][0] == "caf\\udce9.png"
 
 
 def test_the_page_names_no_address_outside_itself(tmp_path: Path):
@@ -95,7 +97,7 @@ def test_warnings_of_the_last_probe_are_what_to_try_next(tmp_path: Path):
 def test_a_healthy_run_that_learned_nothing_is_not_praised(tmp_path: Path):
     verdict = judge(read(make_run(tmp_path / "run", None, knn=19.0)))
     assert (verdict.word, verdict.tone) == ("healthy", "warn")
-    assert "worse than with random weights" in verdict.steps[0].advice
+    assert "worse than random weights" in verdict.steps[0].advice
 
 
 def test_a_run_that_still_rises_is_advised_to_train_longer(tmp_path: Path):
@@ -243,8 +245,84 @@ def test_encoders_may_be_compared_on_data_that_neither_was_trained_on(tmp_path: 
 def test_runs_that_all_score_nothing_are_compared(tmp_path: Path):
     runs = [make_run(tmp_path / name, None) for name in ("a", "b")]
     for run in runs:
-        add_result(run, "linear", "linear", {"top-1": 0.0})
-    assert "a and b are level at 0.0%" in write_comparison(runs, tmp_path / "c.html").read_text()
+        add_result(run, "linear", "linear", {"top-1": 0.0}, test_images=100)
+    assert "No clear difference between a 0.0% and b (" in write_comparison(runs, tmp_path / "c.html").read_text()
+
+
+def judged(right: int, first: int = 0) -> dict[str, Any]:
+    """What a result file says about 1,000 test images of which so many are right."""
+    found = np.zeros(1000, dtype=bool)
+    found[first : first + right] = True
+    return {"test_images": 1000, "correct": {"trained": {"top-1": [packed(found)]}}}
+
+
+def test_a_comparison_says_no_clear_difference_where_the_images_cannot_tell(tmp_path: Path):
+    runs = [make_run(tmp_path / name, None) for name in ("a", "b")]
+    for run, right, first in zip(runs, (606, 600), (300, 0), strict=True):
+        add_result(run, "linear", "linear", {"top-1": right / 10}, **judged(right, first))
+    page = write_comparison(runs, tmp_path / "c.html").read_text()
+    assert "No clear difference between a 60.6% and b (+0.6 points, -" in page
+    assert "compared image by image" in page
+    assert "57." in page  # the lower end of both intervals
+
+
+def test_only_a_clear_gain_has_the_colour_of_one(tmp_path: Path):
+    for name, score, colour in (("clear", 70.0, True), ("chance", 31.0, False)):
+        run = make_run(tmp_path / name, None, knn=None)
+        add_result(run, "linear", "linear", {"top-1": score}, {"top-1": 30.0}, test_images=1000)
+        other = make_run(tmp_path / f"{name} other", None, knn=None)
+        pages = write_report(run).read_text(), write_comparison([run, other], tmp_path / f"{name}.html").read_text()
+        for page in pages:
+            assert ('class="number up"' in page) == colour
+            assert ("not clear" in page or "no clear difference" in page) != colour
+
+
+def test_a_run_that_is_partly_collapsed_is_not_called_the_best(tmp_path: Path):
+    runs = [make_run(tmp_path / name, None) for name in ("a", "b", "c")]
+    for run, right in zip(runs, (900, 700, 500), strict=True):
+        add_result(run, "linear", "linear", {"top-1": right / 10}, **judged(right))
+    metrics = (runs[0] / "metrics.jsonl").read_text()
+    (runs[0] / "metrics.jsonl").write_text(metrics.replace('"healthy"', '"partly collapsed"'))
+    page = write_comparison(runs, tmp_path / "c.html").read_text()
+    assert "b 70.0% is ahead of c (+20.0 points" in page
+    assert "a 90.0% is partly collapsed, so its accuracy does not count as a lead." in page
+
+
+def test_seeds_of_a_method_are_one_row_with_their_mean(tmp_path: Path):
+    contestants = []
+    for name, first in (("carl", 0), ("simclr", 50)):
+        runs = [make_run(tmp_path / f"{name}-{seed}", None) for seed in range(3)]
+        for run, right in zip(runs, (580, 600, 620), strict=True):
+            add_result(run, "linear", "linear", {"top-1": right / 10}, **judged(right, first))
+        contestants.append(Contestant(name, runs))
+    page = write_contestants(contestants, tmp_path / "c.html").read_text()
+    assert page.count("3 seeds</td>") == 2
+    assert "No clear difference between carl 60.0% and simclr (+0.0 points" in page
+    assert "test images and seeds" in page
+
+
+def test_results_from_before_images_were_kept_are_compared_by_their_number(tmp_path: Path):
+    runs = [make_run(tmp_path / name, None) for name in ("a", "b")]
+    for run, score in zip(runs, (70.0, 50.0), strict=True):
+        add_result(run, "linear", "linear", {"top-1": score}, {"top-1": 30.0}, test_images=1000)
+    page = write_comparison(runs, tmp_path / "c.html").read_text()
+    assert "a 70.0% is ahead of b" in page
+    assert "not known image by image" in page
+    assert "a is +40.0 points over random weights." in page
+    assert "67." in write_report(runs[0]).read_text()  # the lower end of the interval
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"test_images": -3}, {"test_images": "many"}, {"test_images": 10**12}, {"correct": [1]},
+        {"test_images": 8, "correct": {"trained": {"top-1": ["AA==", 5]}}, "intervals": {"trained": {"top-1": "wide"}}},
+    ],
+)  # fmt: skip
+def test_result_files_that_hold_nonsense_are_still_shown(tmp_path: Path, more: dict[str, Any]):
+    run = make_run(tmp_path / "a", None)
+    add_result(run, "linear", "linear", {"top-1": 70.0}, {"top-1": 30.0}, **more)
+    assert "70.0%" in write_report(run).read_text()
 
 
 def test_a_comparison_tells_the_protocol_in_its_own_letters(tmp_path: Path):
@@ -346,3 +424,65 @@ def test_more_runs_than_colours_are_compared_without_their_images(tmp_path: Path
     page = write_comparison(runs, tmp_path / "all.html").read_text()
     assert data_of(page)["images"] is None
     assert f"at most {MOST_TOGETHER} runs" in page
+
+
+def test_every_tile_says_what_it_means(tmp_path: Path):
+    run = make_run(tmp_path / "run", make_gallery())
+    shown = tiles(read(run))
+    assert len(shown) == 6
+    page = html.unescape(write_report(run).read_text())
+    for tile in shown:
+        assert len(tile.meaning) > 60
+        assert tile.meaning in page
+
+
+def test_photos_without_labels_get_advice_on_what_to_try_next(tmp_path: Path):
+    run = make_run(tmp_path / "my run", make_gallery(labels=False), source="/photos of mine", knn=None)
+    commands = [step.command for step in judge(read(run)).steps]
+    assert f"carl pretrain --resume '{run}' --epochs 24" in commands
+    assert f"carl search '{run}' '/photos of mine' IMAGE" in commands
+    assert f"carl curate '{run}' '/photos of mine' --keep 100" in commands
+    labelled = judge(read(make_run(tmp_path / "labelled", make_gallery()))).steps
+    assert not any("no labels" in step.advice for step in labelled)
+
+
+def test_labelled_photos_without_test_images_are_not_said_to_have_no_labels(tmp_path: Path):
+    run = make_run(tmp_path / "run", make_gallery(), knn=None)
+    advice = " ".join(step.advice for step in judge(read(run)).steps)
+    assert "There are no test images" in advice
+    assert "no labels" not in advice
+    assert "share a class" in advice
+
+
+def test_a_short_run_whose_gallery_has_far_fewer_groups_than_its_figures_says_why(tmp_path: Path):
+    def advice(name: str, groups: int, step: int) -> str:
+        gallery = make_gallery()
+        gallery["group"] %= groups
+        run = make_run(tmp_path / name, gallery)  # its probes say that 8 prototypes are in use
+        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        shifted = [record | {"step": step} if record["kind"] == "probe" else record for record in records]
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in shifted))
+        return " ".join(step.advice for step in judge(read(run)).steps)
+
+    assert "12 steps of this run are too few" in advice("short", groups=2, step=12)
+    assert "choose 2 prototypes instead of 8" in advice("short too", groups=2, step=99)
+    assert "too few" not in advice("like its figures", groups=8, step=12)
+    assert "too few" not in advice("long", groups=2, step=100)
+
+
+def test_a_run_whose_gallery_is_a_sample_says_how_to_reach_all_images(tmp_path: Path):
+    sample = make_gallery() | {"total_images": np.int64(50_000)}
+    page = html.unescape(write_report(make_run(tmp_path / "run", sample, source="/my photos")).read_text())
+    assert f"carl report {tmp_path / 'run'} '/my photos' -o run-images.html" in page
+    assert "-images.html" not in write_report(make_run(tmp_path / "all", make_gallery())).read_text()
+
+
+def test_the_folder_of_a_selection_is_where_the_images_are(tmp_path: Path):
+    names = [f"{number}.png" for number in range(80)]
+    (tmp_path / "photos" / "train").mkdir(parents=True)
+    run = make_run(tmp_path / "run", make_gallery(names=names), source=str(tmp_path / "photos"))
+    assert data_of(write_report(run).read_text())["images"]["base"] is None  # the images are gone
+    (tmp_path / "photos" / "train" / "0.png").touch()
+    assert data_of(write_report(run).read_text())["images"]["base"] == str(tmp_path / "photos" / "train")
+    (tmp_path / "photos" / "0.png").touch()
+    assert data_of(write_report(run).read_text())["images"]["base"] == str(tmp_path / "photos")

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from carl.evaluation.protocols import PROTOCOLS
+from carl.reproduction.dry_run import assumed_facts, resolved_config
 from carl.reproduction.jobs import Job
-from carl.reproduction.overview import assumed_facts, resolved_config
 
 
 def invented(job: Job, value: float = 40.0, **changes: Any) -> dict[str, Any]:

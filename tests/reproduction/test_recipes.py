@@ -11,8 +11,8 @@ import pytest
 
 from carl.errors import UserError
 from carl.reproduction.cells import paper_numbers
+from carl.reproduction.dry_run import overview_lines, resolved_config
 from carl.reproduction.jobs import Measure, identity, is_measured
-from carl.reproduction.overview import overview_lines, resolved_config
 from carl.reproduction.recipes import COSTS, METHODS, RECIPES, distinct_jobs, find_experiments, merge_jobs
 from carl.reproduction.scales import CPU, PAPER, SCALES, SMOKE, paper_images
 
@@ -72,7 +72,7 @@ def test_the_papers_numbers_are_those_of_its_tables():
     batch = paper_numbers("batch-size")
     assert batch["1024", "1000"] == (Decimal("42.049"), None)
     claims = paper_numbers("claims")
-    assert (claims["carl", "pairs a batch"][0], claims["simclr", "pairs a batch"][0]) == (256, 130_560)
+    assert (claims["carl", "pairs per batch"][0], claims["simclr", "pairs per batch"][0]) == (256, 130_560)
 
 
 def test_runs_carry_the_values_of_the_papers_appendix():

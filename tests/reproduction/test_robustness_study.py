@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from benchmarks.robustness import PARTS, line, table, write_part
 
-from carl.methods.carl import ROBUST_VALUES
+from carl.methods.carl import ROBUST
 
 
 def outcome(linear: float, knn: float, used: int, verdict: str = "healthy") -> dict[str, Any]:
@@ -51,7 +51,7 @@ def test_names_of_runs_are_distinct_and_a_row_of_robust_has_its_values(part, tmp
     names = [job.name for job in part.jobs()]
     assert len(set(names)) == len(names)
     method = next(job.layer["method"] for job in part.jobs() if job.layer.get("method", {}).get("preset") == "robust")
-    changed = {key for key, value in ROBUST_VALUES["method"].items() if method.get(key, value) != value}
+    changed = {key for key, value in ROBUST["method"].items() if method.get(key, value) != value}
     assert changed <= {"prototypes"}
     write_part(part, {}, tmp_path, tmp_path)  # before anything is known
     assert (tmp_path / f"{part.name}.md").read_text().startswith(part.title)

@@ -13,6 +13,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from carl.config import merge
 from carl.reproduction import figures
 from carl.reproduction.cells import FilledCell, fill_cells, paper_numbers
 from carl.reproduction.recipes import Experiment, find_experiments
@@ -121,6 +122,34 @@ def test_small_data_at_the_papers_scale_are_not_shown_as_the_papers():
     assert not any(f.as_in_the_paper for f in cells)
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"optim": {"lr": 0.3}}, "optim.lr 0.3 (paper: optim.lr 0.6) for carl"),
+        ({"optim": {"name": "sgd"}}, "optim.name sgd (paper: optim.name lars) for carl"),
+        ({"model": {"hidden_dim": 2048}}, "model.hidden_dim 2048 (paper: model.hidden_dim 512) for carl"),
+        ({"views": {"crop_min": 0.2}}, "views pipeline simclr, crop_min 0.2 (paper: views pipeline simclr) for carl"),
+    ],
+)
+def test_another_optimiser_head_or_view_than_the_paper_states_is_not_the_papers(changed, said):
+    experiment, _, outcomes = filled("linear", PAPER)
+    of_carl = {name: one for name, one in outcomes.items() if name.startswith("cifar10/carl/")}
+    outcomes |= {name: {**one, "config": merge([one["config"], changed])} for name, one in of_carl.items()}
+    cells = fill_cells(experiment, outcomes)
+    assert unlike(cells) == {("carl", "CIFAR-10 100"), ("carl", "CIFAR-10 200")}
+    assert said in caption(experiment, PAPER, cells)
+
+
+def test_another_lambda_than_a_figure_of_the_paper_has_is_not_the_papers():
+    experiment, _, outcomes = filled("prior", PAPER)
+    constant = {name: one for name, one in outcomes.items() if "lambda-3-3" in name}
+    falling = {"method": {"prior_end": 1.0}}
+    outcomes |= {name: {**one, "config": merge([one["config"], falling])} for name, one in constant.items()}
+    cells = fill_cells(experiment, outcomes)
+    assert {row for row, _ in unlike(cells)} == {"lambda(3,3)"}
+    assert "method.prior_end 1 (paper: method.prior_end 3) for lambda(3,3)" in caption(experiment, PAPER, cells)
+
+
 def test_a_missing_or_failed_seed_is_said_in_its_cell():
     experiment = experiment_of("linear", CPU)
     outcomes = {job.name: invented(job) for job in experiment.jobs}
@@ -198,10 +227,8 @@ def test_the_health_table_counts_the_clusters_of_pcl():
 
 def drawn(name: str, scale: Scale, cells=None):
     experiment, found, outcomes = filled(name, scale)
-    panels = {"prior": figures._prior, "prototypes": figures._prototypes, "claims": figures._claims}
-    made = panels.get(name, figures._table)(experiment, scale, found if cells is None else cells, outcomes)
     axes = []
-    for panel in made:
+    for panel in figures.panels_of(experiment, scale, found if cells is None else cells, outcomes):
         axes.append(Figure().add_subplot())
         panel(axes[-1])
     return axes

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.nn import functional as F
 
 from carl.training import gallery
@@ -99,6 +100,36 @@ def test_a_run_of_any_method_leaves_a_gallery_and_a_report(
         assert arrays["views"].shape[:2] == (6, 8)
         assert len(arrays["labels"]) == len(arrays["group"]) == 96
     assert (tmp_path / "run" / "report.html").stat().st_size > 50_000
+
+
+def stored(side: int, count: int, tmp_path: Path) -> Path:
+    """A folder of noisy photos: the second nearly black, the third a copy of the first, and the last a long strip."""
+    rng, folder = np.random.default_rng(0), tmp_path / "photos"
+    folder.mkdir()
+    photos = [rng.integers(0, 255, (side, side, 3)).astype(np.uint8) for _ in range(count)]
+    photos[1] //= 16
+    photos[2] = photos[0]
+    photos[-1] = rng.integers(0, 255, (side, 4 * side, 3)).astype(np.uint8)
+    for number, pixels in enumerate(photos):
+        Image.fromarray(pixels).save(folder / f"{number:02}.png")
+    return folder
+
+
+@pytest.mark.parametrize(("views_from", "strips"), [("photos", [19]), ("packed", None)])
+def test_a_run_finds_what_may_be_wrong_with_its_images(
+    carl: Run, tmp_path: Path, views_from: str, strips: list[int] | None
+):
+    source, views = stored(24, 20, tmp_path), f"data.views_from={views_from}"
+    done = carl("pretrain", source, *SMALL, "--epochs", "1", "--image-size", "16", "--set", views, "--out", "run")
+    assert done.returncode == 0, done.stderr
+    with np.load(tmp_path / "run" / "gallery.npz", allow_pickle=False) as arrays:
+        titles, flags, first = arrays["flag_names"].tolist(), arrays["flags"], arrays["duplicate_of"]
+    found = {title: np.flatnonzero(flags >> bit & 1).tolist() for bit, title in enumerate(titles)}
+    assert found["Too dark"] == [1]
+    assert found["Exact copies"] == [2]
+    assert first[2] == 0
+    assert found.get("Odd shape") == strips  # images that were cut to a square have no shape of their own
+    assert 'href="#quality"' in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_the_command_that_the_report_names_makes_a_missing_gallery(carl: Run, small_data: Path, tmp_path: Path):

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from carl import precision
 from carl.config import Layer, merge
 from carl.errors import UserError
-from carl.methods.build import read_config
+from carl.methods.run_config import read_config
 from carl.training.plan import Plan, PretrainRequest, plan
 from carl.training.run import carry_out
 from tests.conftest import SMALL, Run
@@ -45,11 +46,24 @@ def test_a_plan_is_of_data_as_they_are_and_its_notes_come_from_data_and_method(t
     images = np.random.default_rng(0).integers(0, 256, (64, 16, 16, 1), np.uint8)
     np.savez(tmp_path / "grey.npz", images=images, labels=np.repeat(np.arange(8), 8))
     method = {"prior_start": 0.5, "prior_end": 0.5}
-    notes = plan(PretrainRequest(layer_for(tmp_path / "grey.npz", data={"limit": 48}, method=method))).notes
+    notes = plan(
+        PretrainRequest(layer_for(tmp_path / "grey.npz", data={"limit": 48, "limit_by": "first"}, method=method))
+    ).notes
     assert len(notes) == 3
     assert "1 channel: jitter" in notes[0]
     assert "are of 6 of the 8 classes" in notes[1]
     assert "lambda starts at 0.5" in notes[2]
+
+
+def test_a_plan_settles_the_precision_for_this_machine_so_that_a_resumed_run_keeps_it(
+    small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    layer = layer_for(small_data, train={"precision": "auto", "device": "cpu"})
+    monkeypatch.setattr(precision, "instruction_sets", lambda: ("avx2", "avx512_bf16"))
+    made = carry_out(plan(PretrainRequest(layer, tmp_path / "run")))
+    monkeypatch.setattr(precision, "instruction_sets", lambda: ("avx2",))
+    assert plan(PretrainRequest({}, resume=str(made))).config.train.precision == "bf16"
+    assert plan(PretrainRequest(layer)).config.train.precision == "fp32"
 
 
 @pytest.fixture

@@ -160,7 +160,7 @@ def test_a_signal_saves_within_the_epoch_and_resume_ends_with_the_same_weights(
     process.send_signal(getattr(signal, name))
     output, _ = process.communicate(timeout=60)
     assert process.returncode == code, output
-    assert "all is saved; go on with: carl pretrain --resume run" in output
+    assert "all is saved; resume with: carl pretrain --resume run" in output
     assert "Traceback" not in output
     stopped_at = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["step"]
     assert 2 <= stopped_at < 18

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from carl.errors import UserError
-from carl.use import curate
+from carl.use import curate, links
 from carl.use.curate import DUPLICATED, KEPT, OUTLIER, select, share_out
 from tests.conftest import Run
 from tests.reliability.conftest import listed
@@ -218,7 +218,7 @@ def test_without_links_files_are_copied_and_nothing_is_copied_over(
     for path in copies:
         assert path.read_bytes() == (folder / path.relative_to(tmp_path / "chosen")).read_bytes()
     with pytest.raises(FileExistsError):
-        curate._link_or_copy(copies[0], copies[1])
+        links.link_or_copy(copies[0], copies[1])
 
 
 @pytest.mark.parametrize("given", ["photos", "./photos/", "../{0}/photos", "photos/../photos"])
@@ -250,3 +250,35 @@ def test_fewer_images_than_prototypes_still_cover_all_kinds():
     prototypes = np.arange(600) % 60 + 60 * kinds  # sixty prototypes of each kind
     kept = select(points, 12, prototypes, duplicate=1.0, outliers=0.0).kept
     assert set(kinds[kept]) == {0, 1, 2, 3}
+
+
+def test_a_sheet_shows_what_was_kept_and_what_was_left_out(carl: Run, run: Path, folder: Path, tmp_path: Path):
+    photos = shutil.copytree(folder, tmp_path / "photos")
+    first = min(photos.rglob("*.png"))
+    shutil.copy(first, first.with_name("<b>a copy.png"))
+    done = carl("curate", run, photos, "--keep", "12", "-o", "chosen.txt")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("pictures: chosen.html\n")
+    page = (tmp_path / "chosen.html").read_text()
+    kept = (tmp_path / "chosen.txt").read_text().splitlines()
+    assert all(f'alt="{name}"'.replace("<", "&lt;").replace(">", "&gt;") in page for name in kept)
+    assert "<b>a copy" not in page
+    assert "Left out as near-duplicates" in page
+    assert "http" not in page.replace("http-equiv", "")
+
+
+def test_a_sheet_replaces_no_page_of_the_user_and_images_that_are_gone_only_cost_the_pictures(
+    carl: Run, run: Path, folder: Path, tmp_path: Path
+):
+    (tmp_path / "mine.html").write_text("my page")
+    refused = carl("curate", run, folder, "--keep", "12", "-o", "mine.txt")
+    assert refused.returncode == 2
+    assert "mine.html exists" in refused.stderr
+    assert not (tmp_path / "mine.txt").exists()
+    photos = shutil.copytree(folder, tmp_path / "photos")
+    assert carl("embed", run, photos, "-o", "e.parquet").returncode == 0
+    shutil.rmtree(photos)
+    done = carl("curate", run, "e.parquet", "--keep", "12")
+    assert done.returncode == 0, done.stderr
+    assert "no pictures: " in done.stdout
+    assert len((tmp_path / "curated.txt").read_text().splitlines()) == 12

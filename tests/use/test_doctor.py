@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 
 import pytest
@@ -33,3 +34,8 @@ def test_the_speed_of_a_step_is_measured(monkeypatch: pytest.MonkeyPatch):
     _, words = doctor.examine_speed()
     assert "1,000 images/s" in words
     assert "0.8 min" in words
+
+
+def test_every_extra_for_users_is_described():
+    extras = set(importlib.metadata.metadata("carl-ssl").get_all("Provides-Extra") or ())
+    assert {name for name, _ in doctor.examine_extras()} - {"cuda"} == extras - {"docs", "bench", "test", "dev"}

@@ -29,6 +29,7 @@ from carl.data.open import open_images
 from carl.errors import UserError
 from carl.evaluation.features import extract_features
 from carl.methods import METHODS
+from carl.quality import measures
 from carl.use import embed as embed_module
 from carl.use.embed import embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of
@@ -78,7 +79,7 @@ def test_prototype_probability_and_entropy_are_those_of_the_assignment(
 
 def test_a_method_without_prototypes_gives_embeddings_alone(simclr_run: Path, folder: Path, tmp_path: Path):
     table = written(load_trained(simclr_run), folder, tmp_path / "e.parquet")
-    assert table.column_names == ["path", "embedding"]
+    assert table.column_names == ["path", "embedding", *measures()]
     assert len(table) == 96
 
 
@@ -215,7 +216,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, batches: int) -> list[int]:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed_module, "PART", 16)
-    monkeypatch.setattr(embed_module, "BATCH", 8)
+    monkeypatch.setattr(embed_module, "FEATURE_BATCH", 8)
 
 
 @pytest.mark.usefixtures("small_parts")
@@ -474,7 +475,7 @@ def test_work_stopped_while_its_files_were_written_needs_no_force_to_go_on(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(embed_module, "_list_bad", killed)
+        patch.setattr(embed_module, "list_bad", killed)
         with pytest.raises(Killed):
             embed(trained, source, output)
     assert output.is_file()

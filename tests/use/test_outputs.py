@@ -86,13 +86,18 @@ def test_a_run_can_be_reported_again_into_its_own_directory(carl: Run, run: Path
 @pytest.mark.parametrize("command", COMMANDS, indirect=True)
 def test_pipes_and_devices_are_written_to_and_links_followed(carl: Run, tmp_path: Path, command: list[str]):
     os.mkfifo(tmp_path / "pipe")
-    with subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=subprocess.PIPE) as reader:
+    # Into a file: a pipe that no one empties would stop the reader, and with it the command.
+    with (
+        open(tmp_path / "read", "wb") as read,
+        subprocess.Popen(["cat", str(tmp_path / "pipe")], stdout=read) as reader,
+    ):
         try:
             done = carl(*command, "pipe")
             assert done.returncode == 0, done.stderr
-            assert reader.communicate(timeout=30)[0]
+            assert reader.wait(timeout=30) == 0
         finally:
             reader.kill()
+    assert (tmp_path / "read").stat().st_size
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     (tmp_path / "null").symlink_to(os.devnull)
     assert carl(*command, "null").returncode == 0

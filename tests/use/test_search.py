@@ -15,6 +15,7 @@ from carl.use import embed as embed_module
 from carl.use.encoder import TrainedModel
 from carl.use.search import search
 from tests.conftest import Run
+from tests.reliability.conftest import assert_refused
 
 
 def nearest_by_hand(trained: TrainedModel, pixels: np.ndarray, query: int) -> list[int]:
@@ -116,6 +117,7 @@ def test_the_same_search_twice_at_once_embeds_once_and_both_answer(
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
     queries = [str(folder / "part 0" / "003.png")]
     found: list[object] = []
+    said: list[str] = []
     whole, begun, seen = TrainedModel.represent, threading.Event(), []
     second = threading.Thread(target=lambda: found.append(search(trained, str(folder), queries)[1]))
 
@@ -124,13 +126,28 @@ def test_the_same_search_twice_at_once_embeds_once_and_both_answer(
         if not begun.is_set():
             begun.set()
             second.start()
-            second.join(timeout=1)
+            while "waiting for another process that embeds the same images" not in "".join(said):
+                assert second.is_alive(), "it did not wait"
+                said.append(capsys.readouterr().err)
         return whole(self, pixels)
 
     monkeypatch.setattr(TrainedModel, "represent", represent)
     _, answers = search(trained, str(folder), queries)
-    second.join(timeout=60)
+    second.join()
     assert found == [answers]
     assert sum(seen) == 96
-    assert "waiting for another process that embeds the same images" in capsys.readouterr().err
     assert [path.suffix for path in (tmp_path / "cache" / "embeddings").iterdir()] == [".parquet"]
+
+
+@pytest.mark.parametrize("place", ["a file", "no home"])
+def test_without_a_cache_it_is_refused_and_the_remedy_is_named(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "file" / "cache"))
+    if place == "no home":
+        for name in ("CARL_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(Path, "home", lambda: (_ for _ in ()).throw(RuntimeError("no home")))
+    for command in (["search", run, folder, folder / "part 0" / "003.png"], ["curate", run, folder, "--keep", "3"]):
+        assert_refused(carl(*command), ["no cache", "set CARL_CACHE"])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from carl.data.decoding.regular_files import check_not_cut
+from carl.data.decoding.mapped_arrays import check_not_cut
+from carl.framing import Interpolation
 
 if TYPE_CHECKING:
     from carl.data.photo_images import PhotoImages
@@ -103,6 +104,7 @@ class Dataset:
     folds: tuple[np.ndarray, ...] = ()  # for STL-10: ten arrays of 1,000 indices into train
     opened: str = "train"  # the split that the user's path named: "test" for photos-test.parquet
     fitted: bool = False  # whether the images had to be scaled and cut to one size to be packed
+    interpolation: Interpolation = "bicubic"  # how that was done, and is done to other images
     stream: Shards | None = None  # what training reads, if the splits hold only a sample of it
 
     @property

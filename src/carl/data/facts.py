@@ -51,4 +51,5 @@ def record_of(dataset: Dataset, facts: DataFacts) -> DataRecord:
         std=statistics.std,
         class_names=dataset.class_names,
         fingerprint=dataset.fingerprint,
+        interpolation=dataset.interpolation,
     )

@@ -12,9 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from carl.data.dataset import UNLABELLED
-from carl.data.decoding.parallel import Oversized, decode_all
-from carl.data.decoding.regular_files import check_not_cut
+from carl.data.decoding.decode import Fitted
+from carl.data.decoding.mapped_arrays import check_not_cut
+from carl.data.decoding.parallel import Oversized, measure_all
 from carl.data.listing import ArraySplit, EncodedImage, EncodedSplit, MappedSplit, SplitListing
+from carl.quality import Value
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,14 +78,16 @@ def _images(split: SplitListing, prefix: str, start: int) -> Iterator[EncodedIma
 
 
 Decoded = np.ndarray | str  # pixels (H, W, C), or why there are none
+Seen = tuple[str, EncodedImage, Decoded, dict[str, Value] | None]  # split, image, pixels, and measures of its quality
 
 
 def decoded_images(
-    source: ImageSource, start: int, shape: tuple[int, int], channels: int, wanted: Callable[[int], bool] | None = None
-) -> Generator[tuple[str, EncodedImage, Decoded], None, None]:
+    source: ImageSource, start: int, shape: Fitted, channels: int, wanted: Callable[[int], bool] | None = None
+) -> Generator[Seen, None, None]:
     """Each image from number `start` on, in order, with its split and its pixels, cropped and scaled to `shape`.
 
-    All cores decode, a few tasks ahead of the reader. Images whose number is not `wanted` are passed over.
+    What quality checks look at is measured before that, so that no image is decoded twice. All cores decode, a few
+    tasks ahead of the reader. Images whose number is not `wanted` are passed over.
     """
     ahead: deque[str] = deque()  # the splits of the images that are being decoded
 
@@ -96,9 +100,10 @@ def decoded_images(
     encoded = any(isinstance(split, EncodedSplit) for split in source.splits.values())
     # Starting processes pays off for many files, but not for arrays, which take longer to send than to scale.
     sharers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    for image, pixels in decode_all(images(), max(0, source.count - start) if encoded else 0, shape, sharers):
+    count = max(0, source.count - start) if encoded else 0
+    for image, (pixels, measured) in measure_all(images(), count, shape, sharers):
         split = ahead.popleft()
         if isinstance(pixels, np.ndarray) and pixels.shape[2] != channels:
             pixels = f"{pixels.shape[2]} channels where the encoder reads {channels}"
         assert not isinstance(pixels, Oversized), "images are scaled to a shape"
-        yield split, image, pixels
+        yield split, image, pixels, measured

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carl.defaults import MOST_CLASSES
 from carl.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much is done, out of how much (0: unknown)
 LARGEST_IMAGE = 256 * 2**20  # bytes of an image file: more than any photo has, and little enough for memory
-MAX_CLASSES = 2**16
-MOST_LETTERS = 2**24  # in the names of all classes together: 256 each if there are MAX_CLASSES
+MOST_LETTERS = 2**24  # in the names of all classes together: 256 each if there are MOST_CLASSES
 _CALL_EVERY = 0.1  # seconds
 
 
@@ -29,6 +29,14 @@ _CALL_EVERY = 0.1  # seconds
 class Unusable:
     """An image that is known to be bad before it is read."""
 
+    reason: str
+
+
+@dataclass(frozen=True)
+class BadFile:
+    """An image that was left out because it cannot be decoded, and why."""
+
+    name: str
     reason: str
 
 
@@ -90,6 +98,7 @@ class Listing:
     key: str | None  # None: a change could not be noticed, so nothing is cached
     splits: Mapping[str, SplitListing]
     class_names: tuple[str, ...] = ()
+    classes_guessed: bool = False  # whether the classes are sub-folders, which the user may have meant otherwise
     folds: tuple[np.ndarray, ...] = ()
     opened: str = "train"  # the split that the user's path named
     notes: tuple[str, ...] = field(default=())
@@ -102,9 +111,9 @@ class Listing:
 def check_class_names(names: Collection[str], where: str) -> None:
     """Refuse more or longer class names than any data set has: a few compressed bytes can stand for any number."""
     letters = sum(map(len, names))
-    if len(names) > MAX_CLASSES or letters > MOST_LETTERS:
+    if len(names) > MOST_CLASSES or letters > MOST_LETTERS:
         raise UserError(
-            f"{where} has at least {len(names)} class names with {letters} letters; at most {MAX_CLASSES} classes and "
+            f"{where} has at least {len(names)} class names with {letters} letters; at most {MOST_CLASSES} classes and "
             f"{MOST_LETTERS} letters are allowed: use fewer classes or shorter names"
         )
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from carl.config import ViewsFrom
 from carl.data.dataset import Dataset
 from carl.data.image_source import ImageSource
+from carl.data.labels import check_labels, with_labels
 from carl.data.listing import Listing, Progress, silent, split_in_name, throttled
-from carl.data.packing.cache import cache_folder
 from carl.data.packing.pack import check_side, open_listing
 from carl.data.photo_images import check_of_photos, with_photos
 from carl.data.sources import official
@@ -29,8 +29,10 @@ from carl.data.sources.parquet import PARQUET
 from carl.data.sources.python import list_python
 from carl.data.sources.shapes import SHAPES
 from carl.data.sources.shards import SHARDS, Shards, has_tar_files, list_sample, names_shards
+from carl.defaults import Labels
 from carl.errors import UserError, suggestion
-from carl.user_paths import expanded
+from carl.framing import Interpolation
+from carl.user_paths import cache_folder, expanded
 
 if TYPE_CHECKING:
     import torch.utils.data
@@ -56,9 +58,11 @@ def open_dataset(
     source: str | Path | torch.utils.data.Dataset[Any],
     *,
     image_size: int | None = None,
+    interpolation: Interpolation = "bicubic",
     root: Path | None = None,
     max_bad: int | None = None,
     views_from: ViewsFrom = "auto",
+    labels: Labels = "auto",
     progress: Progress | None = None,
 ) -> Dataset:
     """Open images of any kind as one typed object, packed and cached.
@@ -66,13 +70,14 @@ def open_dataset(
     `source` is a name such as "shapes", a folder of images, a Parquet file or a folder of them, a .npy or .npz file,
     tar or Parquet shards given as a pattern or an address, or a Python data set with images of any size. Images of
     equal size, up to 256 pixels per side, are packed as they are. Others are scaled so that their shorter side is
-    `image_size` (by default their usual shorter side, at most 96) and cropped to the square in the middle. For shards,
-    a sample is packed, and training reads everything as it goes.
+    `image_size` (by default their usual shorter side, at most 96), by `interpolation`, and cropped to the square in the
+    middle. For shards, a sample is packed, and training reads everything as it goes.
 
     `root` is the folder of the official archives; missing ones are downloaded to it. If more than `max_bad` images (by
     default one in twenty) cannot be decoded, that is an error. `views_from` says what training cuts its views from:
     `packed` images, the `photos` themselves (only for a folder of files), a `stream` of shards, or by default whichever
-    keeps the detail that crops need (see `photo_images.with_photos`). `progress` is called as
+    keeps the detail that crops need (see `photo_images.with_photos`). `labels` is `none` to do without labels, and
+    `folders` to take sub-folders for classes even if they are named like dates or numbers. `progress` is called as
     `progress("decoding train", done, total)` about ten times per second; a total of 0 means that it is not known.
     """
     check_side(image_size)
@@ -80,13 +85,15 @@ def open_dataset(
         raise UserError(f"max_bad={max_bad} is not a number of files; use 0 or more")
     if views_from not in get_args(ViewsFrom):
         raise UserError(f"views_from={views_from!r} is unknown{suggestion(views_from, get_args(ViewsFrom))}")
+    check_labels(labels)
     report = throttled(progress or silent)
     listing = list_source(source, _archives(root), report, as_shards=views_from == "stream")
     if listing.shards is not None and views_from in ("auto", "stream"):
-        return _with_stream(listing.name, listing.shards, image_size, max_bad, report)
+        return _with_stream(listing.name, listing.shards, image_size, interpolation, max_bad, report)
     if views_from == "photos":
         check_of_photos(listing)
-    dataset = open_listing(listing, image_size, max_bad, report)
+    dataset = open_listing(listing, image_size, max_bad, report, interpolation)
+    dataset = with_labels(dataset, labels, listing.classes_guessed)
     return dataset if views_from == "packed" else with_photos(dataset, listing, views_from == "photos", report)
 
 
@@ -185,9 +192,16 @@ def _kind_of_folder(path: str) -> Source:
     return SHARDS if has_tar_files(path) and not walk_images(Path(path)) else FOLDER
 
 
-def _with_stream(name: str, shards: Shards, image_size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
+def _with_stream(
+    name: str,
+    shards: Shards,
+    image_size: int | None,
+    interpolation: Interpolation,
+    max_bad: int | None,
+    progress: Progress,
+) -> Dataset:
     """Shards as a data set: a packed sample, and the stream of all images."""
-    dataset = open_listing(list_sample(shards, name), image_size, max_bad, progress)
+    dataset = open_listing(list_sample(shards, name), image_size, max_bad, progress, interpolation)
     if dataset.train.images.channels != 3:
         raise UserError(f"{name} holds images that are not in colour, which cannot be streamed; give them as a folder")
     note = (

@@ -20,11 +20,11 @@ import numpy as np
 from carl.data.dataset import Dataset
 from carl.data.decoding.crop import crop_file, pool, upright_size
 from carl.data.decoding.decode import strict_decoding
-from carl.data.decoding.regular_files import map_array
+from carl.data.decoding.mapped_arrays import map_array
 from carl.data.listing import EncodedSplit, Listing, Progress
-from carl.data.packing.cache import cache_folder
 from carl.errors import UserError
 from carl.files import atomic_writer
+from carl.user_paths import cache_folder
 
 # Views are cut from the photos if their side is at least this many times that of the packed images. A crop with 8% of
 # the area of a packed image is enlarged 3.5 times; a photo of twice the side gives it twice the detail. Smaller photos

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from carl.evaluation.protocols.base import TOP_1, TOP_5
 
 Array = np.ndarray | Tensor
 
@@ -20,6 +22,7 @@ class Accuracy:
     top5: float  # 100 with five classes or fewer
     per_class: list[float | None]  # None for a class without test images
     confusion: list[list[int]]  # rows are true classes, columns the classes named
+    right: dict[str, np.ndarray] = field(compare=False)  # `top-1` and `top-5`: which of the images (M,)
 
     def details(self) -> dict[str, Any]:
         """What a result file holds beside top-1 and top-5."""
@@ -42,4 +45,5 @@ def measure_accuracy(scores: Array, truth: Array) -> Accuracy:
         top5=100 * hits.any(1).double().mean().item(),
         per_class=[100 * r / n if n else None for r, n in zip(right, sizes, strict=True)],
         confusion=confusion.tolist(),
+        right={TOP_1: hits[:, 0].numpy(), TOP_5: hits.any(1).numpy()},
     )

@@ -36,7 +36,7 @@ class Agreement:
 
 
 def compare_clusters(
-    found: Array, truth: Array, clusters: int, train_found: Array, train_truth: Array, classes: int
+    found: Array, truth: Array, *, clusters: int, train_found: Array, train_truth: Array, classes: int
 ) -> Agreement:
     """Agreement of test images' clusters (M,) with their classes, and of the training images' for the majority."""
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -75,8 +75,16 @@ def cluster_features(
     for count in clusters:
         centroids, found = kmeans_together(train, min(count, len(train)), iterations, restarts, seed)
         nearest = torch.cat([torch.cdist(part, centroids).argmin(1) for part in test.split(4096)]).cpu()
-        test_labels, train_labels, own = data.test_labels, data.train_labels, len(centroids)
-        results.append(compare_clusters(nearest, test_labels, own, found.cpu(), train_labels, data.classes))
+        results.append(
+            compare_clusters(
+                nearest,
+                data.test_labels,
+                clusters=len(centroids),
+                train_found=found.cpu(),
+                train_truth=data.train_labels,
+                classes=data.classes,
+            )
+        )
     return results
 
 
@@ -103,4 +111,11 @@ def cluster_prototypes(method: Method, data: EvaluationData) -> Agreement | None
     with frozen(method):
         train, test = (data.mapped(choose, split).long() for split in (data.train, data.test))
     count = max(len(vectors), int(train.max()) + 1, int(test.max()) + 1)
-    return compare_clusters(test, data.test_labels, count, train, data.train_labels, data.classes)
+    return compare_clusters(
+        test,
+        data.test_labels,
+        clusters=count,
+        train_found=train,
+        train_truth=data.train_labels,
+        classes=data.classes,
+    )

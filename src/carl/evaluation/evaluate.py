@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,13 @@ from carl.data.facts import DataFacts
 from carl.device import hardware
 from carl.errors import UserError
 from carl.evaluation.evaluation_data import count_shared
+from carl.evaluation.intervals import Judged, difference, interval, packed
 from carl.evaluation.prepare import Evaluation, prepare
 from carl.evaluation.protocols import EvaluationRequest, Outcome, check_request, each_fraction
 from carl.evaluation.result_files import Result, check_writable, header, result_file, stored_result, to_json
+from carl.evaluation.results import AT_START, GAINS, TRAINED, UNTRAINED
 from carl.evaluation.table import table
-from carl.evaluation.target import load_encoder, load_method, load_untrained, own_record, unchanged
+from carl.evaluation.target import load_encoder, load_method, load_start, load_untrained, own_record, unchanged
 from carl.models.weights import weights_hash
 from carl.records.environment import machine
 
@@ -80,7 +82,10 @@ def evaluate(request: EvaluationRequest) -> Result:
 
 
 def measure(evaluation: Evaluation, encoder: nn.Module) -> Result:
-    """The figures of every seed, their mean and deviation, and those of random weights if that is quick."""
+    """The figures of every seed, their mean and deviation.
+
+    If that is quick, also those of random weights, and those of the encoder that the run started from.
+    """
     target, data = evaluation.target, evaluation.data
     outcomes: list[Outcome] = []
     for seed in evaluation.seeds:
@@ -90,19 +95,52 @@ def measure(evaluation: Evaluation, encoder: nn.Module) -> Result:
         if target.is_random and outcomes:
             encoder = load_encoder(target, evaluation.facts, data.device, seed)
         outcomes.append(_measure_one(evaluation, encoder, seed, trained=True))
-    accuracy = {"random" if target.is_random else "trained": summary(outcomes)}
+    judged = {UNTRAINED if target.is_random else TRAINED: outcomes}
     if evaluation.protocol.beside_random and not target.is_random:
         record = own_record(target)
         facts = evaluation.facts if record is None else DataFacts.recorded(record)
         untrained = load_untrained(target, facts, data.device)
-        accuracy["random"] = summary([_measure_one(evaluation, untrained, 0, trained=False)])
-    accuracy.setdefault("random", {})
+        judged[UNTRAINED] = [_measure_one(evaluation, untrained, 0, trained=False)]
+        start = load_start(target, evaluation.facts, data.device)
+        if start is not None:
+            judged[AT_START] = [_measure_one(evaluation, start, 0, trained=False)]
+    accuracy = {which: summary(found) for which, found in judged.items()}
+    accuracy.setdefault(UNTRAINED, {})
     per_seed = [
         {"seed": seed, "accuracy": _rounded(outcome.figures), **outcome.details}
         for seed, outcome in zip(evaluation.seeds, outcomes, strict=True)
     ]
     shared = count_shared(data.train, data.test)
-    return {"accuracy": accuracy, "per_seed": per_seed, "encoder_unchanged": True, "test_images_in_train": shared}
+    return {
+        "accuracy": accuracy,
+        **with_intervals(judged),
+        "per_seed": per_seed,
+        "encoder_unchanged": True,
+        "test_images_in_train": shared,
+    }
+
+
+def with_intervals(judged: Mapping[str, Sequence[Outcome]]) -> Result:
+    """95% intervals of the figures that are accuracies, and for each seed which test images were right."""
+    found = {which: correct_by_figure(outcomes) for which, outcomes in judged.items()}
+    intervals: Result = {
+        which: {name: interval(one).ends for name, one in figures.items()} for which, figures in found.items()
+    }
+    for gain, other in GAINS.items():
+        if TRAINED in found and other in found:
+            both = found[TRAINED].keys() & found[other].keys()
+            gains = {name: difference(found[TRAINED][name], found[other][name]) for name in both}
+            intervals[gain] = {name: gains[name].ends for name in found[TRAINED] if name in gains}
+    correct = {
+        which: {name: [packed(row) for row in one.right] for name, one in figures.items()}
+        for which, figures in found.items()
+    }
+    return {"intervals": intervals, "correct": correct}
+
+
+def correct_by_figure(outcomes: Sequence[Outcome]) -> dict[str, Judged]:
+    """Per figure that is an accuracy, which test images were right with which seed."""
+    return {name: Judged(np.stack([o.right[name] for o in outcomes]), "here") for name in outcomes[0].right}
 
 
 def _measure_one(evaluation: Evaluation, encoder: nn.Module, seed: int, trained: bool) -> Outcome:

@@ -14,8 +14,10 @@ from carl import distributed
 from carl.data.batches.build import batches_for
 from carl.data.batches.shuffled import ShuffledBatches
 from carl.data.dataset import UNLABELLED, Dataset, Split, Statistics
+from carl.data.listing import Progress
 from carl.errors import UserError
-from carl.evaluation.features import Progress, frozen, map_images_together
+from carl.evaluation.features import frozen, map_images_together
+from carl.framing import Framing
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 
@@ -36,6 +38,7 @@ class EvaluationData:
     device: torch.device
     progress: Progress
     centre: float = 1.0  # fraction of each side that is seen of an image that is not cropped at random
+    framing: Framing | None = None  # how such an image is resized for weights that want it done in their own way
     kept: dict[int, tuple[nn.Module, Tensor]] = field(default_factory=dict)  # features, for the next seed
 
     @property
@@ -61,8 +64,16 @@ class EvaluationData:
 
     def mapped(self, function: Callable[[Tensor], Tensor], split: Split) -> Tensor:
         """`function` of every image, as the encoder wants to see it."""
-        size, progress = self.image_size, self.progress
-        return map_images_together(function, split, self.statistics, size, self.device, progress, self.centre)
+        return map_images_together(
+            function,
+            split,
+            self.statistics,
+            self.image_size,
+            self.device,
+            progress=self.progress,
+            centre=self.centre,
+            framing=self.framing,
+        )
 
     def cached_features(self, encoder: nn.Module, split: Split) -> Tensor:
         """The same, extracted once for all seeds; for an encoder that does not change."""
@@ -80,14 +91,23 @@ class EvaluationData:
         views = Views(
             [replace(recipe, crop_area=(self.crop_min, 1.0))], self.statistics.mean, self.statistics.std, seed
         )
-        rank, ranks, size = distributed.rank(), distributed.world_size(), min(batch_size, len(split))
         return batches_for(split)(
-            split, views, size, seed, self.device, False, rank, ranks, equal_shares=False, smallest=smallest
+            split,
+            views,
+            min(batch_size, len(split)),
+            seed=seed,
+            device=self.device,
+            drop_last=False,
+            rank=distributed.rank(),
+            ranks=distributed.world_size(),
+            equal_shares=False,
+            smallest=smallest,
         )
 
 
 def labelled_data(
     dataset: Dataset,
+    *,
     source: str,
     statistics: Statistics,
     image_size: int,
@@ -95,6 +115,7 @@ def labelled_data(
     device: torch.device,
     progress: Progress,
     centre: float = 1.0,
+    framing: Framing | None = None,
 ) -> EvaluationData:
     """The labelled images of a data set, or a UserError that says what is missing."""
     train, test = dataset.train, dataset.test
@@ -112,7 +133,19 @@ def labelled_data(
     classes = max(len(dataset.class_names), int(train.labels.max()) + 1, int(test.labels.max()) + 1)
     if len(np.unique(train.labels)) < 2:
         raise UserError(f"{source} has a single class, so every encoder is right; evaluate on other data with --data")
-    return EvaluationData(train, test, rows, statistics, image_size, crop_min, classes, device, progress, centre)
+    return EvaluationData(
+        train=train,
+        test=test,
+        train_rows=rows,
+        statistics=statistics,
+        image_size=image_size,
+        crop_min=crop_min,
+        classes=classes,
+        device=device,
+        progress=progress,
+        centre=centre,
+        framing=framing,
+    )
 
 
 def labelled(split: Split) -> tuple[Split, np.ndarray]:

@@ -42,7 +42,7 @@ def finetune(
     with distributed.computing_together():  # each process takes its share of every batch
         if distributed.world_size() > 1:
             share_batch_norm(model, data.device)
-        _train(model, data.batches(part, recipe.batch_size, seed, smallest=2), recipe, data)
+        train(model, data.batches(part, recipe.batch_size, seed, smallest=2), recipe, data)
     distributed.copy_from_main(model)  # the same in every process, up to what a GPU adds in another order
     scores = data.features(model, data.test)
     if not bool(torch.isfinite(scores).all()):
@@ -60,7 +60,7 @@ def classifier(features: Tensor, classes: int) -> nn.Module:
     return nn.Sequential(norm, linear)
 
 
-def _train(model: nn.Module, batches: ShuffledBatches, recipe: FinetuneRecipe, data: EvaluationData) -> None:
+def train(model: nn.Module, batches: ShuffledBatches, recipe: FinetuneRecipe, data: EvaluationData) -> None:
     peak = recipe.rate * batches.batch_size / 256
     groups = parameter_groups(model, recipe.weight_decay)
     optimizer = torch.optim.SGD(groups, lr=peak, momentum=recipe.momentum, nesterov=True)

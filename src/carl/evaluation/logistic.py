@@ -218,7 +218,15 @@ def _fit(
         coefficients = torch.cat([start.weight, start.bias[:, None]], dim=1)
     point, converged = _minimise(problem, penalty, coefficients, tolerance)
     weight, bias = point.coefficients[:, :-1].contiguous(), point.coefficients[:, -1]
-    return Logistic(weight, bias, mean, std, penalty, point.objective, converged)
+    return Logistic(
+        weight=weight,
+        bias=bias,
+        mean=mean,
+        std=std,
+        penalty=penalty,
+        objective=point.objective,
+        converged=converged,
+    )
 
 
 def stratified(labels: np.ndarray, fraction: float, seed: int, part: int = 0) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from carl import distributed
+from carl.config import Config
 from carl.data.dataset import Dataset
 from carl.data.facts import DataFacts
 from carl.device import pick_device
@@ -12,8 +13,8 @@ from carl.errors import UserError
 from carl.evaluation.evaluation_data import EvaluationData, labelled_data
 from carl.evaluation.protocols import EvaluationRequest, Protocol, find_protocol
 from carl.evaluation.protocols.linear import MOCO_CROP
-from carl.evaluation.target import Target, find_target, own_record, statistics_for
-from carl.methods.build import load_data_for
+from carl.evaluation.target import Target, facts_for, find_target, own_record, packed_side, resizing_for, statistics_for
+from carl.methods.training_data import load_data_for
 from carl.terminal import show_progress
 
 
@@ -55,7 +56,7 @@ def prepare(request: EvaluationRequest) -> Evaluation:
     target, protocol = find_target(request), find_protocol(request.protocol)
     config = target.config
     device = distributed.start(pick_device(config.train.device))
-    dataset = load_data_for(config)
+    dataset = load_data_for(_packed_at(config, packed_side(target)))
     record = own_record(target)
     if protocol.other_data and record is not None and record.fingerprint == dataset.fingerprint:
         raise UserError(
@@ -63,7 +64,9 @@ def prepare(request: EvaluationRequest) -> Evaluation:
             "for its own use linear"
         )
     statistics, whose = statistics_for(target, dataset)
-    facts = DataFacts.of(config.data, dataset)
+    facts = facts_for(target, dataset)
+    seen = 1.0 if target.pretrained is None or request.centre is not None else target.pretrained.wanted.framing.seen
+    centre = min(seen, protocol.part_seen(request))
     data = labelled_data(
         dataset,
         source=config.data.source,
@@ -73,6 +76,12 @@ def prepare(request: EvaluationRequest) -> Evaluation:
         crop_min=config.views.crop_min or MOCO_CROP,
         device=device,
         progress=show_progress,
-        centre=protocol.part_seen(request),
+        centre=centre,
+        # Photos were packed as the weights want them; images that are as they are have not been resized yet.
+        framing=None if dataset.fitted else resizing_for(target, facts.image_size, centre),
     )
     return Evaluation(request, target, dataset, data, facts, whose)
+
+
+def _packed_at(config: Config, side: int | None) -> Config:
+    return config.model_copy(update={"data": config.data.model_copy(update={"image_size": side})})

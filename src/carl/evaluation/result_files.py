@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
+from carl.config import DataConfig
 from carl.errors import UserError
 from carl.evaluation.prepare import Evaluation
-from carl.evaluation.results import centre_of
+from carl.evaluation.results import TRAINED, UNTRAINED, centre_of
 from carl.records.regular_files import read_text
 
 Result = dict[str, Any]
@@ -32,17 +33,18 @@ def header(evaluation: Evaluation, encoder_hash: str) -> Result:
         "protocol": request.protocol,
         "kind": protocol.kind,
         "target": target.name,
-        "weights": "random" if target.is_random else "trained",
+        "weights": UNTRAINED if target.is_random else TRAINED,
         "data": evaluation.source,
         "data_fingerprint": evaluation.dataset.fingerprint,
         "train_images": len(data.train),
         "test_images": len(data.test),
         "held_out": target.config.data.held_out or None,
+        "limit_by": _limited_by(target.config.data),
         "classes": data.classes,
         "class_names": list(evaluation.dataset.class_names),
         "image_size": data.image_size,
         "crop_min": data.crop_min if protocol.epochs is not None else None,
-        "centre": protocol.part_seen(request),
+        "centre": data.centre,
         "normalisation": {**asdict(data.statistics), "from": evaluation.normalisation},
         "backbone": target.config.model.backbone,
         "pretraining_seed": None if target.run is None else target.config.train.seed,
@@ -52,6 +54,11 @@ def header(evaluation: Evaluation, encoder_hash: str) -> Result:
         "hyperparameters": protocol.values(request),
         "encoder_hash": encoder_hash,
     }
+
+
+def _limited_by(data: DataConfig) -> str | None:
+    """How the images were chosen, if only some were; None for the first ones, as in results of older versions."""
+    return data.limit_by if data.limit is not None and data.limit_by != "first" else None
 
 
 def result_file(evaluation: Evaluation, header: Result) -> Path:
@@ -87,7 +94,8 @@ def check_writable(path: Path) -> None:
     if path.parent.exists() and not path.parent.is_dir():
         raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
     folder = next(place for place in (path.parent, *path.parent.absolute().parents) if place.is_dir())
-    if not os.access(folder, os.W_OK | os.X_OK):
+    rights_in_effect = os.access in os.supports_effective_ids  # else capabilities, as in a container, would not count
+    if not os.access(folder, os.W_OK | os.X_OK, effective_ids=rights_in_effect):
         raise UserError(
             f"the result could not be kept, {path} cannot be written: {folder} is read-only; choose another folder "
             "with --out, or change the rights of this one"

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from carl.evaluation.intervals import Interval, Judged, difference, interval, unpacked
 from carl.evaluation.protocols import PROTOCOLS
+from carl.evaluation.protocols.base import TOP_1, TOP_5
 from carl.records.metrics import is_number
 from carl.records.run_directory import kept_epoch
 
+ACCURACIES = (TOP_1, TOP_5)  # figures that are accuracies; so are those named after a number of neighbours
+MOST_IMAGES = 10**8  # of a test set; a file that claims more is not believed
+TRAINED, UNTRAINED, AT_START = "trained", "random", "start"  # in a result file: whose figures they are
+GAINS = {"gain": UNTRAINED, "gain_over_start": AT_START}  # name in a result file: what the gain is over
+RANDOM_WEIGHTS, START = "random weights", "the start"  # what an encoder is compared with, in words
 PROBE = "probe"  # takes the place of a protocol for scores that are not from result files
 
 
@@ -35,7 +44,13 @@ class Score:
     data: str  # name of the file or folder
     value: float  # percent
     random: float | None  # for the same encoder with random weights
+    start: float | None = None  # for the encoder that the run started from
     spread: float | None = None  # standard deviation over seeds
+    interval: Interval | None = None  # 95%; None for figures that are not accuracies, and for probes
+    gain_interval: Interval | None = None  # of the gain
+    judged: Judged | None = field(default=None, compare=False, repr=False)  # to compare it with another score
+    random_judged: Judged | None = field(default=None, compare=False, repr=False)
+    start_judged: Judged | None = field(default=None, compare=False, repr=False)
     images: str = ""  # the fingerprint of the data, or their full name
     values: str = ""  # hyperparameters, and how many images it learned from and which part of them was seen, as JSON
     encoder: str = ""  # which weights, in words, if they are not the run's last
@@ -44,8 +59,23 @@ class Score:
     own_data: bool = True
 
     @property
+    def baseline(self) -> float | None:
+        """What the user had before: the encoder that the run started from, or else random weights."""
+        return self.random if self.start is None else self.start
+
+    @property
+    def baseline_name(self) -> str:
+        return RANDOM_WEIGHTS if self.start is None else START
+
+    @property
     def gain(self) -> float | None:
-        return None if self.random is None else self.value - self.random
+        """Points over the baseline."""
+        return None if self.baseline is None else self.value - self.baseline
+
+    @property
+    def gain_is_clear(self) -> bool:
+        """False if the gain may be chance."""
+        return self.gain_interval is None or self.gain_interval.is_clear
 
     @property
     def label(self) -> str:
@@ -73,7 +103,7 @@ class Score:
         if self.protocol == PROBE:
             return True
         known = PROTOCOLS.get(self.protocol)
-        return known is not None and known.headline != "" and self.name == _figure_name(known.headline)
+        return known is not None and known.stands_for_encoder and self.name == _figure_name(known.headline)
 
     @property
     def place(self) -> float:
@@ -89,6 +119,35 @@ def read_scores(results: Iterable[dict[str, Any]], run: RunIdentity) -> list[Sco
     return in_order(score for result in results for score in _scores(result, run))
 
 
+def over_seeds(scores: Sequence[Score]) -> Score:
+    """One score for several seeds of one method: the mean, and intervals over test images and seeds."""
+    first = scores[0]
+    judged = [score.judged for score in scores if score.judged is not None]
+    if len(scores) == 1 or len(judged) < len(scores):
+        return first
+    together = Judged.together(judged)
+    random, start = (
+        Judged.together(known) if len(known) == len(scores) else None
+        for known in (
+            [score.random_judged for score in scores if score.random_judged is not None],
+            [score.start_judged for score in scores if score.start_judged is not None],
+        )
+    )
+    baseline = random if start is None else start
+    return replace(
+        first,
+        value=together.accuracy,
+        random=None if random is None else random.accuracy,
+        start=None if start is None else start.accuracy,
+        spread=float(np.std([score.value for score in scores], ddof=1)),
+        interval=interval(together),
+        gain_interval=None if baseline is None else difference(together, baseline),
+        judged=together,
+        random_judged=random,
+        start_judged=start,
+    )
+
+
 def in_order(scores: Iterable[Score]) -> list[Score]:
     """Scores that stand for the run come first; among those, the ones that say most about an encoder."""
     return sorted(scores, key=lambda score: (len(score.asides), score.place))
@@ -101,7 +160,7 @@ def most_telling(scores: Sequence[Score]) -> Score | None:
 
 def _scores(result: dict[str, Any], run: RunIdentity) -> list[Score]:
     protocol, how = str(result.get("protocol", "evaluation")), str(result.get("kind", ""))
-    trained, random = _figures(result, "trained"), _figures(result, "random")
+    trained, random, start = (_figures(result, which) for which in (TRAINED, UNTRAINED, AT_START))
     values = result.get("hyperparameters")
     values = values if isinstance(values, dict) else {}
     source, fingerprint = str(result.get("data", "")), str(result.get("data_fingerprint") or "")
@@ -120,7 +179,13 @@ def _scores(result: dict[str, Any], run: RunIdentity) -> list[Score]:
                 data=Path(source).name,
                 value=value,
                 random=_mean_and_spread(random.get(name))[0],
+                start=_mean_and_spread(start.get(name))[0],
                 spread=spread,
+                interval=interval_of(result, TRAINED, str(name)),
+                gain_interval=interval_of(result, "gain_over_start" if name in start else "gain", str(name)),
+                judged=judged_of(result, TRAINED, str(name)),
+                random_judged=judged_of(result, UNTRAINED, str(name)),
+                start_judged=judged_of(result, AT_START, str(name)),
                 images=fingerprint or source,
                 values=json.dumps(values | _conditions(protocol, result), sort_keys=True),
                 encoder=_other_weights(result, run.encoder_hash),
@@ -130,6 +195,51 @@ def _scores(result: dict[str, Any], run: RunIdentity) -> list[Score]:
             )
         )
     return found
+
+
+def interval_of(result: dict[str, Any], which: str, name: str) -> Interval | None:
+    """The 95% interval of a figure of weights or of a gain (GAINS); None if it is not an accuracy.
+
+    Old files hold no intervals: theirs follow from the percentage and the number of test images.
+    """
+    value = _gain(result, which, name) if which in GAINS else _mean_and_spread(_figures(result, which).get(name))[0]
+    if value is None:
+        return None
+    ends = _table(_table(result, "intervals"), which).get(name)
+    if isinstance(ends, list) and len(ends) == 2 and all(map(is_number, ends)):
+        return Interval(value, float(ends[0]), float(ends[1]))
+    if which not in GAINS:
+        judged = judged_of(result, which, name)
+        return None if judged is None else interval(judged)
+    trained, other = (judged_of(result, one, name) for one in (TRAINED, GAINS[which]))
+    return None if trained is None or other is None else difference(trained, other)
+
+
+def judged_of(result: dict[str, Any], which: str, name: str) -> Judged | None:
+    """Which test images were right, for each seed; in no known order for old files, None for other figures."""
+    value, images = _mean_and_spread(_figures(result, which).get(name))[0], result.get("test_images")
+    if value is None or not (name.isdigit() or name in ACCURACIES) or not 0 <= value <= 100:
+        return None
+    if not isinstance(images, int) or not 0 < images <= MOST_IMAGES:
+        return None
+    texts = _table(_table(result, "correct"), which).get(name)
+    rows = [unpacked(text, images) for text in texts] if isinstance(texts, list) else []
+    right = [row for row in rows if row is not None]
+    fingerprint = result.get("data_fingerprint")
+    if not right or len(right) < len(rows):
+        return Judged.counted(value, images)
+    known = f"{fingerprint}, {images}, {result.get('held_out')}" if fingerprint else ""
+    return Judged(np.stack(right), known)
+
+
+def _table(values: dict[str, Any], name: str) -> dict[str, Any]:
+    found = values.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _gain(result: dict[str, Any], gain: str, name: str) -> float | None:
+    trained, other = (_mean_and_spread(_figures(result, which).get(name))[0] for which in (TRAINED, GAINS[gain]))
+    return None if trained is None or other is None else trained - other
 
 
 def _figure_name(name: str) -> str:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from carl.evaluation.intervals import EXPLAINED, Interval
 from carl.evaluation.protocols import Protocol, find_protocol
+from carl.evaluation.results import AT_START, RANDOM_WEIGHTS, START, TRAINED, UNTRAINED, interval_of
 
 Figure = float | dict[str, float]  # of one seed, or mean and deviation over several
 
@@ -19,9 +21,14 @@ def table(result: dict[str, Any]) -> list[str]:
     if len(result["seeds"]) > 1:
         lines.append(f"  mean and standard deviation over {len(result['seeds'])} seeds")
     lines += [f"  note: {note}" for note in [*_notes_on_data(result), *protocol.notes(result["per_seed"])]]
-    if "trained" not in accuracy:
-        return [*lines, *_random_alone(accuracy["random"])]
-    return [*lines, *_beside_random(accuracy["trained"], accuracy["random"], protocol.names_count)]
+    if TRAINED not in accuracy:
+        return [*lines, *_random_alone(result, accuracy[UNTRAINED])]
+    start, random = accuracy.get(AT_START) or {}, accuracy.get(UNTRAINED) or {}
+    if start:
+        footnote = ", ".join(f"{name} {_shown(value)}" for name, value in random.items() if name in accuracy[TRAINED])
+        more = [f"  (random weights: {footnote})"] if footnote else []
+        return [*lines, *_beside(result, protocol.names_count, START, start, "gain_over_start"), *more]
+    return [*lines, *_beside(result, protocol.names_count, RANDOM_WEIGHTS, random, "gain")]
 
 
 def _conditions(result: dict[str, Any], protocol: Protocol) -> str:
@@ -44,21 +51,39 @@ def _notes_on_data(result: dict[str, Any]) -> list[str]:
     return [f"{shared} test images are among the training images, pixel by pixel"] if shared else []
 
 
-def _random_alone(random: dict[str, Figure]) -> list[str]:
+def _random_alone(result: dict[str, Any], random: dict[str, Figure]) -> list[str]:
     width = max(10, *(len(name) for name in random))
-    return [f"  {name:>{width}}   random weights {_shown(value)}" for name, value in random.items()]
+    return [
+        f"  {name:>{width}}   random weights {_shown(value)}{_ends(interval_of(result, UNTRAINED, name))}"
+        for name, value in random.items()
+    ]
 
 
-def _beside_random(trained: dict[str, Figure], random: dict[str, Figure], names_count: str) -> list[str]:
+def _beside(
+    result: dict[str, Any], names_count: str, other_name: str, others: dict[str, Figure], gain_name: str
+) -> list[str]:
+    """One line per figure: value and 95% interval, that of the other weights, and the gain with its interval."""
+    trained = result["accuracy"][TRAINED]
     width = max(10, *(len(name) for name in trained))
-    lines = [f"  {names_count:>{width}}   {'this encoder':>14}" + ("   random weights     gain" if random else "")]
+    known = {name: _ends(interval_of(result, TRAINED, name)) for name in trained}
+    room = max(map(len, known.values()))
+    beside = f"   {other_name:>14}     gain" if others else ""
+    lines = [f"  {names_count:>{width}}   {'this encoder':>14}{'':{room}}{beside}"]
     for name, value in trained.items():
-        line = f"  {name:>{width}}   {_shown(value):>14}"
-        other = random.get(name)
+        line = f"  {name:>{width}}   {_shown(value):>14}{known[name]:<{room}}"
+        other = others.get(name)
         if other is not None:
             line += f"   {_shown(other):>14}   {_mean(value) - _mean(other):+6.2f}"
+            gain = interval_of(result, gain_name, name)
+            line += _ends(gain, "+") + ("" if gain is None or gain.is_clear else ": no clear difference")
         lines.append(line)
+    if room:
+        lines.append(f"  ({EXPLAINED})")
     return lines
+
+
+def _ends(found: Interval | None, sign: str = "") -> str:
+    return "" if found is None else f" ({found.low:{sign}.1f} to {found.high:{sign}.1f})"
 
 
 def _shown(value: Figure) -> str:

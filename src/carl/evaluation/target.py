@@ -1,7 +1,9 @@
-"""What is evaluated: the encoder of a run, a file of weights, or random weights, asked for as `random`."""
+"""What is evaluated: the encoder of a run, other weights that exist, or random weights, asked for as `random`."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,19 +12,25 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from carl import files
 from carl.config import Config, Layer, ModelConfig, merge, resolve
 from carl.data.dataset import Dataset, Statistics
 from carl.data.facts import DataFacts
+from carl.defaults import METHOD, RANDOM
 from carl.errors import UserError
 from carl.evaluation.protocols import EvaluationRequest
+from carl.framing import Framing
 from carl.methods import Method, find_method
-from carl.methods.build import load_data_for, random_encoder, read_config, with_absolute_paths, without_init
-from carl.models.encoders import build_encoder, load_weights, read_weights
+from carl.methods.build import random_encoder, without_init
+from carl.methods.run_config import read_config, with_absolute_paths
+from carl.methods.training_data import load_data_for
+from carl.models.encoders import build_encoder
+from carl.models.pretrained import PretrainedWeights, find_weights, usual_backbone
+from carl.models.state_dicts import load_weights, put_into
 from carl.models.weights import check_finite, read_weights_into, weights_hash
 from carl.records.run_directory import DataRecord, RunDirectory
 from carl.views.configured import check_views
 
-RANDOM = "random"
 DEVICE = ("train", "device")
 
 
@@ -33,12 +41,13 @@ class Target:
     name: str  # as the user gave it
     config: Config  # data and encoder; those of the run where there is one
     run: RunDirectory | None
-    weights: Path | None  # None is random weights
+    weights: Path | None  # of a run
     head: Path | None  # of a run: projection head and prototypes
+    pretrained: PretrainedWeights | None = None  # other weights: of a file, or of timm
 
     @property
     def is_random(self) -> bool:
-        return self.weights is None
+        return self.weights is None and self.pretrained is None
 
     @property
     def first_seed(self) -> int:
@@ -47,11 +56,13 @@ class Target:
 
     def label(self, encoder_hash: str) -> str:
         """A name for result files."""
+        if self.pretrained is not None:  # many files are called encoder.safetensors
+            return f"{files.portable_name(Path(self.name).stem)}-{encoder_hash[:8]}"
         if self.weights is None:
             return f"random-{self.config.model.backbone}"
         if self.run is not None and self.weights == self.run.encoder_file:
             return f"{self.run.path.resolve().name}-{encoder_hash[:8]}"  # runs elsewhere may have the same name
-        return f"{self.weights.stem}-{encoder_hash[:8]}"  # many files are called encoder.safetensors
+        return f"{self.weights.stem}-{encoder_hash[:8]}"
 
 
 def find_target(request: EvaluationRequest) -> Target:
@@ -61,19 +72,22 @@ def find_target(request: EvaluationRequest) -> Target:
     run = None if is_random else RunDirectory.containing(path)
     if run is not None:
         return _target_in_run(request, run)
-    if not is_random and (path.is_dir() or not path.exists()):
-        RunDirectory.open(path)  # says what is wrong with it
+    known = merge([request.settings]).get("model", {}).get("backbone")
+    backbone = request.backbone or (None if known is None else str(known))
+    pretrained = None if is_random else find_weights(request.target, backbone or usual_backbone(request.target))
     if request.data is None:
         raise UserError(
             f"{request.target} does not say which data it was trained on; give --data, for example --data cifar10"
         )
-    model = {} if request.backbone is None else {"backbone": request.backbone}
-    given: Layer = {"data": {"source": request.data}, "model": model}
-    config = resolve([with_absolute_paths(merge([given, request.settings]))], find_method("carl").Options)
+    data: dict[str, str] = {"source": request.data}
+    model: dict[str, str] = {} if backbone is None else {"backbone": backbone}
+    if pretrained is not None:
+        data["interpolation"] = pretrained.wanted.framing.interpolation
+        model = {"backbone": pretrained.backbone, "stem": pretrained.stem}
+    given: Layer = {"data": data, "model": model}
+    config = resolve([with_absolute_paths(merge([given, request.settings]))], find_method(METHOD).Options)
     check_views(config.views)
-    if is_random:
-        return Target(request.target, config, None, None, None)
-    return Target(request.target, _with_fitting_stem(config, path), None, path, None)
+    return Target(request.target, config, run=None, weights=None, head=None, pretrained=pretrained)
 
 
 def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
@@ -91,18 +105,35 @@ def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
     anywhere: Layer = {"train": {"device": "auto"}}
     merged = merge([config.model_dump(), with_absolute_paths(merge([other])), anywhere, settings])
     config = resolve([merged], find_method(config.method.name).Options)
-    weights = run.encoder_file if path.is_dir() else path
-    if not weights.is_file():
-        raise UserError(f"{run.path} has no encoder.safetensors yet; train it first: carl pretrain --resume {run.path}")
+    weights = run.trained_encoder(None if path.is_dir() else path)
     return Target(request.target, config, run, weights, run.head_of(weights))
 
 
-def _with_fitting_stem(config: Config, weights: Path) -> Config:
-    """The configuration with the small stem if the weights have it: its first kernel is smaller."""
-    first = next((value for key, value in read_weights(weights).items() if key.endswith("conv1.weight")), None)
-    if first is None or first.ndim != 4 or first.shape[-1] != 3 or not config.model.backbone.startswith("resnet"):
-        return config
-    return config.model_copy(update={"model": config.model.model_copy(update={"stem": "small"})})
+def packed_side(target: Target) -> int | None:
+    """The side to which photos are packed: for weights with a framing, the one from which they see the middle."""
+    asked = target.config.data.image_size
+    if target.pretrained is None:
+        return asked
+    wanted = target.pretrained.wanted
+    return round((asked or wanted.image_size) / wanted.framing.seen)
+
+
+def resizing_for(target: Target, image_size: int, centre: float) -> Framing | None:
+    """How images are brought to `image_size` for weights with a framing of their own, and their `centre` is cut out."""
+    if target.pretrained is None or target.pretrained.wanted.framing.scaled is None:
+        return None
+    side = math.floor(image_size / centre)
+    return dataclasses.replace(
+        target.pretrained.wanted.framing, height=image_size, width=image_size, scaled=(side, side)
+    )
+
+
+def facts_for(target: Target, dataset: Dataset) -> DataFacts:
+    """The facts about the data, with the size of images that the encoder sees."""
+    facts = DataFacts.of(target.config.data, dataset)
+    if target.pretrained is None or target.config.data.image_size is not None:
+        return facts
+    return dataclasses.replace(facts, image_size=target.pretrained.wanted.image_size)
 
 
 def own_record(target: Target) -> DataRecord | None:
@@ -117,6 +148,9 @@ def statistics_for(target: Target, dataset: Dataset) -> tuple[Statistics, str]:
         return Statistics(record.mean, record.std), whose
     if target.run is not None:  # from before runs wrote data.json
         return load_data_for(read_config(target.run)).statistics, whose
+    if target.pretrained is not None:
+        wanted = target.pretrained.wanted
+        return Statistics(wanted.mean, wanted.std), f"of the weights ({target.pretrained.origin})"
     return dataset.statistics, "of the evaluated data's training images"
 
 
@@ -130,6 +164,8 @@ def load_encoder(target: Target, facts: DataFacts, device: torch.device, seed: i
     if target.weights is not None:
         load_weights(encoder, target.weights)
         check_finite(target.weights, encoder)
+    if target.pretrained is not None:
+        put_into(encoder, target.pretrained.state(facts.channels, facts.image_size), target.name)
     return encoder.to(device)
 
 
@@ -138,6 +174,14 @@ def load_untrained(target: Target, facts: DataFacts, device: torch.device) -> nn
     if target.run is not None:
         return random_encoder(target.config, facts, device)
     return load_encoder(Target(target.name, target.config, None, None, None), facts, device)
+
+
+def load_start(target: Target, facts: DataFacts, device: torch.device) -> nn.Module | None:
+    """The encoder that the run started from; None if it started from random weights."""
+    if target.run is None or not target.run.start_file.is_file():
+        return None
+    start = dataclasses.replace(target, weights=target.run.start_file, head=None)
+    return load_encoder(start, facts, device)
 
 
 def load_method(target: Target, facts: DataFacts, device: torch.device) -> Method | None:

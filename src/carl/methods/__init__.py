@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from carl.errors import UserError, suggestion
+from carl.methods.barlow import BarlowTwins
 from carl.methods.base import Method
 from carl.methods.byol import BYOL
 from carl.methods.carl import CARL
@@ -22,6 +23,7 @@ METHODS: dict[str, type[Method]] = {
     "swav": SwAV,
     "supervised": Supervised,
     "simsiam": SimSiam,
+    "barlow": BarlowTwins,
 }
 
 

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, encoder_and_projection, forward_views, spread
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    Method,
+    Metrics,
+    encoder_and_projection,
+    forward_views,
+    robust_preset,
+    spread,
+)
 from carl.methods.losses import regression
 from carl.models.heads import ProjectionHead
 from carl.models.momentum import average_into, distance, momentum_copy
@@ -38,6 +46,8 @@ PAPER: Layer = {
 # A few hundred steps: a target of 0.996 would hardly leave its random start, and without the norm the views agree on
 # what all images share. The loss has four times the gradient of SimSiam's, hence a quarter of its rate.
 SHAPES: Layer = {"method": {"momentum": 0.95, "final_norm": True}, "optim": {"lr": 0.015, "weight_decay": 1e-4}}
+# Momentum and decay are what the authors' code has for its shortest training, 40 epochs. The norm is ours, as above.
+ROBUST: Layer = {"method": {"momentum": 0.97, "final_norm": True}, "optim": {"weight_decay": 1e-6}}
 
 
 class BYOL(Method):
@@ -50,15 +60,22 @@ class BYOL(Method):
         self.options = ByolOptions.of(config)
         model = config.model
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
+        dim = projection.output_dim
         if self.options.final_norm:
-            projection.append(nn.BatchNorm1d(model.output_dim, affine=False))
-        predictor = ProjectionHead(model.output_dim, model.hidden_dim, model.output_dim, model.hidden_layers, True)
+            projection.append(nn.BatchNorm1d(dim, affine=False))
+        predictor = ProjectionHead(dim, model.hidden_dim, dim, model.hidden_layers, True)
         self.head = nn.Sequential(OrderedDict(projection=projection, predictor=predictor))
         self.target = momentum_copy(nn.Sequential(OrderedDict(encoder=self.encoder, projection=projection)))
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        return {"paper": PAPER, "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES])}
+        shapes = merge([PAPER, SHAPES_BUDGET, SHAPES])
+        return {"paper": PAPER, "robust": robust_preset(facts, ROBUST), "shapes": shapes}
+
+    @classmethod
+    def values_in_words(cls, config: Config) -> dict[str, str]:
+        values = super().values_in_words(config)
+        return {**values, "momentum": f"{values['momentum']} to 1, cosine"}
 
     def represent(self, batch: Batch) -> Tensor:
         """Predictions of both views, then their targets: (4, B, D). Each view has batch statistics of its own."""

@@ -16,8 +16,18 @@ from torch import Tensor, nn
 from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
+from carl.defaults import ADAPT, EPOCHS, MOST_PRIOR_EPOCHS
 from carl.errors import UserError
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, assignment_figures, encoder_and_projection, forward_views
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    Method,
+    Metrics,
+    adapt_preset,
+    assignment_figures,
+    encoder_and_projection,
+    forward_views,
+    robust_preset,
+)
 from carl.methods.health import Finding, PrototypeHealth, Remedies, examine
 from carl.methods.losses import (
     PriorMean,
@@ -28,7 +38,7 @@ from carl.methods.losses import (
     log_assignments,
     uniform_prior,
 )
-from carl.methods.paper import PAPER_TARGETS, has_the_papers_size, paper_values
+from carl.methods.paper import PAPER_TARGETS, has_the_papers_budget, paper_values
 from carl.methods.prior import STABLE, barrier, prior_threshold, weight_that_holds
 from carl.models.heads import EmbeddingNorm, Prototypes
 from carl.optim import lambda_schedule
@@ -60,7 +70,9 @@ class CarlOptions(MethodOptions):
         "(2 with joint targets) unless prior_start is.",
     )
     prior_epochs: int | None = Field(
-        None, ge=0, description="Epochs over which the weight falls, E of Eq. 8. Unset: half of all, at most 100."
+        None,
+        ge=0,
+        description=f"Epochs over which the weight falls, E of Eq. 8. Unset: half of all, at most {MOST_PRIOR_EPOCHS}.",
     )
     prior_schedule: Literal["linear", "cosine", "exponential", "constant"] = Field(
         "linear", description="How the weight falls. The paper's is linear, and it says that others would do."
@@ -103,12 +115,47 @@ class CarlOptions(MethodOptions):
         description="Cut the embedding into this many equal parts. The views must choose the same prototype in each. "
         "With more parts, few prototypes tell more images apart. Eq. 4 has one part.",
     )
+    part_size: int | None = Field(
+        None,
+        ge=1,
+        description="Dimensions of each part, instead of the number of parts: for embeddings whose size depends on the "
+        "encoder (`model.head = none`).",
+    )
+    cosine_temperature: float | None = Field(
+        None,
+        gt=0,
+        description="Instead of `temperature`: assignments as certain as SimCLR with this temperature is, whatever the "
+        "size of the embedding. Needs prototypes and embeddings of unit length.",
+    )
     beyond_chance: bool = Field(
         BEYOND_CHANCE,
         description="Count agreement between views of one image relative to agreement with other images. This makes "
         "the method contrastive, with the other images of the batch as negatives: collapse gains nothing, whatever the "
         "weight of the prior. Not in the paper. Needs joint targets.",
     )
+
+    @property
+    def on_the_sphere(self) -> bool:
+        """Whether embeddings and prototypes have unit length."""
+        return self.prototype_norm and self.embedding_norm in ("l2", "batch-l2")
+
+    def parts_of(self, dim: int) -> int:
+        """Into how many parts an embedding of `dim` dimensions is cut."""
+        if dim % (self.part_size or self.parts):
+            given = f"part_size = {self.part_size}" if self.part_size else f"parts = {self.parts}"
+            raise UserError(
+                f"method.{given} does not divide the {dim} dimensions of the embedding into equal parts; use "
+                f"{math.gcd(dim, self.part_size or self.parts)}, or another model.output_dim"
+            )
+        return dim // self.part_size if self.part_size else self.parts
+
+    def temperature_of(self, dim: int) -> float:
+        """What divides the energies of embeddings of `dim` dimensions.
+
+        The inner product of two random unit vectors has a variance of 1 / dim. Divided by this temperature it has that
+        of SimCLR's exponent, 1 / `cosine_temperature`.
+        """
+        return self.temperature if self.cosine_temperature is None else math.sqrt(self.cosine_temperature / dim)
 
     @property
     def prior_factor(self) -> float:
@@ -135,7 +182,7 @@ class PriorWeight(NamedTuple):
         if end is None:
             end = min(start, max(STABLE / factor, start / 2))
         if epochs is None:
-            epochs = min(100, max(1, run_epochs // 2))
+            epochs = min(MOST_PRIOR_EPOCHS, max(1, run_epochs // 2))
         return cls(start, end, epochs)
 
 
@@ -152,9 +199,9 @@ SHAPES_VALUES: Layer = {
     "optim": {"name": "sgd", "lr": 0.06},
 }
 
-# Our own, for small data, small batches and short runs (docs/robustness.md). On the sphere, K prototypes approximate
-# the cosine better in fewer dimensions: hence many parts. Lambda is unset, which is 1 with `beyond_chance`.
-ROBUST_VALUES: Layer = {
+# CARL's own values in `robust` (docs/robustness.md). On the sphere, K prototypes approximate the cosine better in fewer
+# dimensions: hence many parts. Lambda is unset, which is 1 with `beyond_chance`. The weight decay is SimCLR's.
+ROBUST: Layer = {
     "method": {
         "prototypes": 128,
         "parts": 32,
@@ -165,8 +212,17 @@ ROBUST_VALUES: Layer = {
         "prototype_scale": 0.25,  # for unit-norm prototypes it only sets how slowly they turn
         "temperature": 0.03,  # as SimCLR's 0.115 = 128 * 0.03^2: energies have a variance of 1 / 0.115
     },
-    "optim": {"name": "sgd", "lr": 0.06, "scale_lr": True, "weight_decay": 1e-6},
-    "views": {"pipeline": "simclr", "crop_min": 0.2},
+    "optim": {"weight_decay": 1e-6},
+}
+
+
+# As in `robust`, with parts of the same size and assignments as sharp as SimCLR's in its own `adapt`.
+ADAPTED: Layer = {
+    "method": {
+        **{key: value for key, value in ROBUST["method"].items() if key not in ("parts", "temperature")},
+        "part_size": 4,
+        "cosine_temperature": 0.05,
+    }
 }
 
 
@@ -244,14 +300,14 @@ class CARL(Method):
         self.criterion = CARLLoss(options.targets, options.prior_mean, options.beyond_chance)
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         prototypes = Prototypes(
-            config.model.output_dim,
+            projection.output_dim,
             options.prototypes,
             bias=options.prototype_bias,
             normalize=options.prototype_norm,
             embedding_norm=options.embedding_norm,
-            temperature=options.temperature,
+            temperature=options.temperature_of(projection.output_dim),
             scale=options.prototype_scale,
-            parts=options.parts,
+            parts=options.parts_of(projection.output_dim),
         )
         self.head = nn.Sequential(OrderedDict(projection=projection, prototypes=prototypes))
 
@@ -263,7 +319,10 @@ class CARL(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        """`paper`: the paper's values. `robust`: for less data and time. `shapes`: for the built-in data."""
+        """`paper`: the paper's values. `robust`: for less data and time. `shapes`: for the built-in data.
+
+        `adapt`: for an encoder that exists.
+        """
         values = paper_values(facts)
         method = {
             "prototypes": values.prototypes,
@@ -273,16 +332,17 @@ class CARL(Method):
         }
         return {
             "paper": {"method": method, "views": {"pipeline": "simclr"}},
-            "robust": ROBUST_VALUES,
+            "robust": robust_preset(facts, ROBUST),
             "shapes": merge([SHAPES_BUDGET, SHAPES_VALUES]),
+            ADAPT: adapt_preset(facts, ADAPTED),
         }
 
     @classmethod
-    def default_preset(cls, facts: DataFacts) -> str:
-        """`paper` on the paper's own data sets with all their images, where it is known to work; otherwise `robust`."""
+    def default_preset(cls, facts: DataFacts, epochs: int = EPOCHS) -> str:
+        """`paper` where a run is as long as the paper's; `robust` for less data or time, where it learns far more."""
         if facts.name == "shapes":
             return "shapes"
-        return "paper" if has_the_papers_size(facts) else "robust"
+        return "paper" if has_the_papers_budget(facts, epochs) else "robust"
 
     @classmethod
     def completed(cls, config: Config) -> Config:
@@ -293,11 +353,12 @@ class CARL(Method):
                 f"reach --prior-end; use at most {epochs}"
             )
         check_targets(options.targets, options.beyond_chance, "method.")
-        if config.model.output_dim % options.parts:
+        if config.model.head != "none":  # otherwise the encoder decides, and is not there yet
+            options.parts_of(config.model.output_dim)
+        if options.cosine_temperature is not None and not options.on_the_sphere:
             raise UserError(
-                f"method.parts = {options.parts} does not divide the {config.model.output_dim} dimensions of the "
-                f"embedding into equal parts; use {math.gcd(config.model.output_dim, options.parts)}, or another "
-                "model.output_dim"
+                f"method.cosine_temperature = {options.cosine_temperature:g} is for vectors of unit length; set "
+                "method.prototype_norm=true and method.embedding_norm=l2, or use method.temperature"
             )
         prior = PriorWeight.of(options, epochs)
         filled = {"prior_start": prior.start, "prior_end": prior.end, "prior_epochs": prior.epochs}
@@ -320,6 +381,15 @@ class CARL(Method):
     def prototype_count(cls, config: Config) -> int:
         return CarlOptions.of(config).prototypes
 
+    @classmethod
+    def loss_variant(cls, config: Config) -> str:
+        return CarlOptions.of(config).targets
+
+    @classmethod
+    def compared_pairs(cls, config: Config) -> int | None:
+        """One pair per image: its two views. Agreement relative to chance compares more."""
+        return None if CarlOptions.of(config).beyond_chance else config.train.batch_size
+
     def prior_weight(self, progress: float) -> float:
         """lambda_e at `progress` (Eq. 8)."""
         epoch = progress * self.epochs
@@ -334,8 +404,15 @@ class CARL(Method):
         return forward_views(self._energies, batch.views, self.options.views_together)  # (V, B, G, K)
 
     def _energies(self, images: Tensor) -> Tensor:
-        energies: Tensor = self.prototypes.by_part(self.embed(images))
+        return self.objective_input(self.embed(images))
+
+    def objective_input(self, embeddings: Tensor) -> Tensor:
+        """Energies of each part: (N, G, K)."""
+        energies: Tensor = self.prototypes.by_part(embeddings)
         return energies
+
+    def choosing_parts(self) -> list[nn.Module]:
+        return [self.prototypes]
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         by_part = log_assignments(represented)
@@ -343,7 +420,7 @@ class CARL(Method):
         loss = terms.weighted(self.prior_weight(progress))
         figures = {"consistency": terms.consistency, "kl": terms.prior}
         whole = by_part[:, :, 0].detach()  # (V, B, K): what health and users see
-        if self.options.parts > 1:
+        if self.prototypes.parts > 1:
             whole = log_assignments(represented.detach().sum(dim=2))
             figures = {"consistency": assignment_consistency(whole[0], whole[1]), "kl": uniform_prior(whole)}
             figures |= {"consistency_in_parts": terms.consistency, "kl_in_parts": terms.prior}
@@ -368,7 +445,7 @@ class CARL(Method):
         if epochs_done > 0:
             return examine(health, epochs_done, lambda_remedies(health.prototypes, self.prior.start, options))
         # With several parts the prior holds each part on its own, and the health seen here is that of their sum.
-        return [] if options.parts > 1 else examine_start(health, self.prior.start, options.prior_factor)
+        return [] if self.prototypes.parts > 1 else examine_start(health, self.prior.start, options.prior_factor)
 
 
 def lambda_remedies(prototypes: int, start: float, options: CarlOptions) -> Remedies:

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl.errors import UserError
-from carl.records.prototypes import DEAD, NEAR_DUPLICATE
+from carl.records.prototypes import DEAD, TWIN
+from carl.records.verdicts import COLLAPSED, EARLY_STEPS, HEALTHY, PARTLY_COLLAPSED, TOO_EARLY_TO_JUDGE
 
-EARLY = 3  # epochs in which flat assignments mean nothing yet
+EARLY = 3  # epochs in which flat assignments and unused prototypes mean nothing yet; few in use do at once
 TOO_EARLY = "too early"
 CONSTANT = 0.05  # spread of unit embeddings below which they are all the same; 1 fills the sphere
 COVERAGE = 0.99  # part of the images that "all images" means in a verdict
@@ -67,7 +68,7 @@ def measure_health(log_p: Tensor, log_q: Tensor, prototypes: Tensor | None = Non
     )
 
 
-def count_duplicates(prototypes: Tensor, cosine: float = NEAR_DUPLICATE) -> int:
+def count_duplicates(prototypes: Tensor, cosine: float = TWIN) -> int:
     """Prototypes that are nearly parallel to an earlier one."""
     unit = F.normalize(prototypes.float(), dim=1)
     total = 0
@@ -101,13 +102,21 @@ class Finding:
         return f"{self.text}{when}: {self.remedy}"
 
 
+def epochs_that_count(epochs_done: int, steps_done: int) -> int:
+    """The epochs to judge a training by: those done, or fewer if they had so few steps that they mean little.
+
+    Once it has begun that is at least 1, and EARLY only after EARLY_STEPS.
+    """
+    return min(epochs_done, max(1, EARLY * steps_done // EARLY_STEPS)) if epochs_done else 0
+
+
 def examine_spread(spread: float, epochs_done: int) -> list[Finding]:
     """The collapse of methods without prototypes: every image gets the same embedding."""
     if spread >= CONSTANT:
         return []
     if epochs_done < EARLY:
         return [Finding(TOO_EARLY, False, "embeddings are still nearly the same", "train for more epochs")]
-    text = f"collapsed: every image gets nearly the same embedding (spread {spread:.3f} of 1)"
+    text = f"{COLLAPSED}: every image gets nearly the same embedding (spread {spread:.3f} of 1)"
     return [Finding("constant embedding", True, text, "lower the learning rate, or train longer before judging")]
 
 
@@ -116,7 +125,7 @@ class Remedies:
     """What a method advises for each way in which prototypes can fail."""
 
     few: str  # all images go to few prototypes
-    unused: str  # some prototypes are not used, or are near-duplicates of others
+    unused: str  # some prototypes are not used, or are twins of others
     same: str  # every image gets the same assignment
     flat_loss: str = ""  # what the loss is while all assignments are flat, if that is known
 
@@ -134,30 +143,30 @@ def examine(health: PrototypeHealth, epochs_done: int, remedies: Remedies) -> li
     findings = []
     same = health.information < 0.02 * ln_k  # an assignment says nothing of its image
     flat = same and health.mean_entropy > 0.9 * ln_k
+    partly = health.covering < min(count, health.images) / 4
     if health.covering <= few and count > 2 and not flat:
-        text = f"collapsed: all images go to {health.covering} of {count} prototypes"
+        text = f"{COLLAPSED}: all images go to {health.covering} of {count} prototypes"
         findings.append(Finding("few prototypes", True, text, remedies.few))
-    elif same and epochs_done < EARLY:
-        findings.append(
-            Finding(TOO_EARLY, False, "assignments are still nearly the same", "train for more epochs before judging")
-        )
+    elif epochs_done < EARLY and (same or partly):
+        text = "assignments are still nearly the same" if same else f"{health.covering} of {count} prototypes are used"
+        findings.append(Finding(TOO_EARLY, False, text, "train for more epochs before judging"))
     elif same:
         stuck = f", loss is stuck near {remedies.flat_loss}" if flat and remedies.flat_loss else ""
-        text = f"collapsed: every image gets the same soft assignment{stuck}"
+        text = f"{COLLAPSED}: every image gets the same soft assignment{stuck}"
         findings.append(Finding("constant assignment", True, text, remedies.same))
-    elif health.covering < min(count, health.images) / 4:
-        text = f"partly collapsed: all images go to {health.covering} of {count} prototypes"
+    elif partly:
+        text = f"{PARTLY_COLLAPSED}: all images go to {health.covering} of {count} prototypes"
         findings.append(Finding("few prototypes", False, text, remedies.unused))
-    if health.duplicates > count // 10 and not any(f.severe for f in findings):
-        text = f"{health.duplicates} of {count} prototypes are near-duplicates of another"
-        findings.append(Finding("near-duplicates", False, text, remedies.unused))
+    if health.duplicates > count // 10 and epochs_done >= EARLY and not any(f.severe for f in findings):
+        text = f"{health.duplicates} of {count} prototypes are nearly the same as another"
+        findings.append(Finding("near-duplicates", False, text, remedies.unused))  # as metrics.jsonl has it
     return findings
 
 
 def verdict(findings: list[Finding]) -> str:
-    """`healthy`, `partly collapsed`, `collapsed` or `too early to judge`."""
+    """The findings in one of the words of `carl.records.verdicts`."""
     if any(f.severe for f in findings):
-        return "collapsed"
+        return COLLAPSED
     if any(f.kind == TOO_EARLY for f in findings):
-        return "too early to judge"
-    return "partly collapsed" if findings else "healthy"
+        return TOO_EARLY_TO_JUDGE
+    return PARTLY_COLLAPSED if findings else HEALTHY

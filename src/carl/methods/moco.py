@@ -11,12 +11,14 @@ from torch import Tensor
 from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection
+from carl.defaults import EPOCHS
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection, robust_preset
 from carl.methods.losses import info_nce, unit
 from carl.methods.paper import has_the_papers_size
 from carl.models.momentum import KeyEncoder
 
 QUEUE = 65_536  # MoCo's repository, --moco-k
+SMALL_QUEUE = 4096  # the authors' demo for CIFAR-10, where more keys do not help
 
 
 class MocoOptions(MethodOptions):
@@ -45,6 +47,12 @@ SHAPES: Layer = {
     "method": {"momentum": 0.99, "queue": 512, "temperature": 0.07, "shuffle_groups": 1},
     "optim": {"lr": 0.06, "exclude": "1d"},
 }
+# The authors' own values for small images: their demo for CIFAR-10 (colab/moco_cifar10_demo.ipynb in the repository).
+# A group has 64 images there, too: 8 of a batch of 512.
+ROBUST: Layer = {
+    "method": {"momentum": 0.99, "temperature": 0.1, "shuffle_groups": 4},
+    "optim": {"weight_decay": 5e-4},
+}
 
 
 def fitting_queue(images: int, batch_size: int = 256) -> int:
@@ -62,19 +70,28 @@ class MoCo(Method):
         super().__init__()
         self.options = options = MocoOptions.of(config)
         self.encoder, self.head = encoder_and_projection(config, facts, batch_norm=False)
-        dim = config.model.output_dim
-        self.keys = KeyEncoder(self.encoder, self.head, dim, options.queue, options.momentum, options.shuffle_groups)
+        dim = self.head.output_dim
+        self.keys = KeyEncoder(
+            self.encoder,
+            self.head,
+            dim,
+            queue=options.queue,
+            momentum=options.momentum,
+            groups=options.shuffle_groups,
+        )
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
+        few = {"method": {"queue": min(SMALL_QUEUE, fitting_queue(facts.images))}}
         return {
             "paper": merge([PAPER, {"method": {"queue": QUEUE}}]),
+            "robust": robust_preset(facts, merge([ROBUST, few])),
             "small": merge([PAPER, {"method": {"queue": fitting_queue(facts.images)}}]),
             "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES]),
         }
 
     @classmethod
-    def default_preset(cls, facts: DataFacts) -> str:
+    def default_preset(cls, facts: DataFacts, epochs: int = EPOCHS) -> str:
         """`paper` on the paper's data; `small` where the paper's queue would hold most images more than once."""
         if facts.name == "shapes":
             return "shapes"

@@ -16,6 +16,9 @@ from carl.methods.losses import Targets
 PAPER_TARGETS: Targets = "average"
 
 
+SHORTEST_RUN = 100  # epochs: the shorter runs of table 2
+
+
 @dataclass(frozen=True)
 class PaperValues:
     images: int  # training images
@@ -48,6 +51,11 @@ def paper_values(facts: DataFacts) -> PaperValues:
 def has_the_papers_size(facts: DataFacts) -> bool:
     """Whether this is one of the paper's data sets with all its images."""
     return facts.name in PAPER_VALUES and facts.images >= PAPER_VALUES[facts.name].images
+
+
+def has_the_papers_budget(facts: DataFacts, epochs: int) -> bool:
+    """Whether the run sees as many images of one of the paper's data sets as the paper's shortest runs do."""
+    return facts.name in PAPER_VALUES and epochs * facts.images >= SHORTEST_RUN * PAPER_VALUES[facts.name].images
 
 
 def fitting_clusters(facts: DataFacts) -> tuple[int, ...]:

@@ -15,9 +15,18 @@ from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods.base import SHAPES_BUDGET, EmbedFn, Method, Metrics, contrast_figures, encoder_and_projection
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    EmbedFn,
+    Method,
+    Metrics,
+    contrast_figures,
+    encoder_and_projection,
+    robust_preset,
+)
 from carl.methods.losses import concentration, info_nce, log_assignments, proto_nce, unit
-from carl.methods.moco import PAPER, fitting_queue
+from carl.methods.moco import PAPER, SMALL_QUEUE, fitting_queue
+from carl.methods.moco import ROBUST as MOCO_ROBUST
 from carl.methods.moco import SHAPES as MOCO_SHAPES
 from carl.methods.paper import fitting_clusters, paper_values
 from carl.models.momentum import KeyEncoder
@@ -129,11 +138,19 @@ class PCL(Method):
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
         self.options = options = PclOptions.of(config)
-        self.epochs, self.seed, dim = config.train.epochs, config.train.seed, config.model.output_dim
+        self.epochs, self.seed = config.train.epochs, config.train.seed
         if max(options.clusters) > facts.images:
             raise UserError(f"method.clusters={options.clusters} is over the {facts.images} images; ask for fewer")
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=False)
-        self.keys = KeyEncoder(self.encoder, projection, dim, options.queue, options.momentum, options.shuffle_groups)
+        dim = projection.output_dim
+        self.keys = KeyEncoder(
+            self.encoder,
+            projection,
+            dim,
+            queue=options.queue,
+            momentum=options.momentum,
+            groups=options.shuffle_groups,
+        )
         clusterings = Clusterings(options.clusters, facts.images, dim)
         self.head = nn.ModuleDict({"projection": projection, "clusterings": clusterings})
 
@@ -147,8 +164,11 @@ class PCL(Method):
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
         small = {"queue": min(NEGATIVES, fitting_queue(facts.images)), "clusters": fitting_clusters(facts)}
         few = {"clusters": tuple(max(2, min(count, facts.images // 2)) for count in (50, 100, 200))}
+        # MoCo's values for small images; clusters by the paper's rule for the data, and one start of k-means for speed.
+        robust = {**small, "queue": min(SMALL_QUEUE, fitting_queue(facts.images)), "restarts": 1}
         return {
             "paper": merge([PAPER, {"method": small}]),
+            "robust": robust_preset(facts, merge([MOCO_ROBUST, {"method": robust}])),
             "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES, {"method": few}]),
         }
 
@@ -167,6 +187,19 @@ class PCL(Method):
         data = f"the data have {facts.images} images"
         clusters = [] if found == usual else [f"clusterings of {found} clusters, not {usual}: {data}"]
         return clusters + ([f"a queue of {queue} keys, not PCL's {NEGATIVES}: {data}"] if queue < NEGATIVES else [])
+
+    @classmethod
+    def probed_prototypes(cls, config: Config) -> int:
+        return PclOptions.of(config).clusters[0]
+
+    @classmethod
+    def clustering_distances(cls, config: Config, images: int) -> int:
+        options = PclOptions.of(config)
+        clustered = max(0, config.train.epochs - (options.warmup_epochs or 0))
+        return clustered * options.iterations * options.restarts * images * sum(options.clusters)
+
+    def choosing_parts(self) -> list[nn.Module]:
+        return [self.clusterings]
 
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""
@@ -195,11 +228,20 @@ class PCL(Method):
         """The E-step: cluster what the key encoder makes of all images."""
         if not self._clusters_at(epoch):
             return
-        options = self.options
         rows, embeddings = embed_all(lambda images: unit(self.keys.network(images)))
-        seed = (1_000_003 * self.seed + epoch) % 2**40
+        self.cluster(rows, embeddings, seed=(1_000_003 * self.seed + epoch) % 2**40)
+
+    def cluster(self, rows: Tensor, embeddings: Tensor, seed: int) -> None:
+        """Cluster unit embeddings (n, D) of the images at `rows` with the method's options."""
+        options = self.options
         self.clusterings.fit(
-            rows, embeddings, seed, options.iterations, options.restarts, options.temperature, options.smoothing
+            rows,
+            embeddings,
+            seed,
+            iterations=options.iterations,
+            restarts=options.restarts,
+            temperature=options.temperature,
+            smoothing=options.smoothing,
         )
 
     def log_assignments(self, images: Tensor) -> Tensor | None:

@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, encoder_and_projection, forward_views, spread
+from carl.methods.base import (
+    SHAPES_BUDGET,
+    Method,
+    Metrics,
+    encoder_and_projection,
+    forward_views,
+    robust_preset,
+    spread,
+)
 from carl.methods.losses import regression
 from carl.models.heads import ProjectionHead
 
@@ -29,6 +37,7 @@ PAPER: Layer = {
     "views": {"pipeline": "moco"},
     "optim": {"name": "sgd", "lr": 0.05, "lr_end": 0.0, "weight_decay": 1e-4},
 }
+ROBUST: Layer = {"optim": {"weight_decay": 1e-4}}  # SimSiam's own, as in `paper`; all else is what all methods share
 
 
 class SimSiam(Method):
@@ -38,8 +47,9 @@ class SimSiam(Method):
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
-        options, dim = SimsiamOptions.of(config), config.model.output_dim
+        options = SimsiamOptions.of(config)
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
+        dim = projection.output_dim
         # The authors' projection ends with a batch norm (section 3); without it accuracy falls a little (table 3).
         projection.append(nn.BatchNorm1d(dim, affine=False))
         predictor = ProjectionHead(dim, options.predictor_dim, dim, hidden_layers=1, batch_norm=True)
@@ -47,7 +57,8 @@ class SimSiam(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        return {"paper": PAPER, "shapes": merge([PAPER, SHAPES_BUDGET, {"optim": {"lr": 0.06}}])}
+        shapes = merge([PAPER, SHAPES_BUDGET, {"optim": {"lr": 0.06}}])
+        return {"paper": PAPER, "robust": robust_preset(facts, ROBUST), "shapes": shapes}
 
     def represent(self, batch: Batch) -> Tensor:
         """Predictions of both views, then what was to be predicted: (4, B, D)."""

@@ -11,9 +11,9 @@ from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, spread
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, robust_preset, spread
 from carl.methods.losses import log_assignments
-from carl.models.encoders import build_encoder, feature_size
+from carl.models.encoders import build_learning_encoder, feature_size
 
 
 class SupervisedOptions(MethodOptions):
@@ -25,6 +25,7 @@ PAPER: Layer = {
     "views": {"pipeline": "supervised"},
     "optim": {"name": "sgd", "lr": 0.03, "lr_end": 0.0, "weight_decay": 5e-4},
 }
+ROBUST: Layer = {"optim": {"weight_decay": 5e-4}}  # as in `paper`
 
 
 class Supervised(Method):
@@ -38,13 +39,14 @@ class Supervised(Method):
         super().__init__()
         if facts.classes < 2:
             raise UserError(f"{facts.name} has {facts.classes} classes; supervised training needs at least 2")
-        self.encoder = build_encoder(config.model, facts.channels, facts.image_size)
+        self.encoder = build_learning_encoder(config.model, facts.channels, facts.image_size)
         self.head = nn.Linear(feature_size(self.encoder, facts.channels, facts.image_size), facts.classes)
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
         views: Layer = {"views": {"pipeline": "supervised"}, "optim": {"lr": 0.06}}
-        return {"paper": PAPER, "shapes": merge([PAPER, SHAPES_BUDGET, views])}
+        shapes = merge([PAPER, SHAPES_BUDGET, views])
+        return {"paper": PAPER, "robust": robust_preset(facts, ROBUST), "shapes": shapes}
 
     def represent(self, batch: Batch) -> Tensor:
         scores: Tensor = self.head(self.embed(batch.views[0]))

@@ -21,6 +21,7 @@ from carl.methods.base import (
     assignment_figures,
     encoder_and_projection,
     forward_views,
+    robust_preset,
     spread,
 )
 from carl.methods.losses import cross_entropy_of_codes, log_assignments, sinkhorn, unit
@@ -54,6 +55,12 @@ SHAPES: Layer = {
     "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0, "epsilon": 0.01},  # codes of 0.05 are still flat
     "optim": {"name": "sgd", "lr": 0.1, "exclude": "1d"},
 }
+# Without a queue, as the authors train with large batches, and with the decay of `paper`. Two values are ours: codes of
+# 0.05 stay flat in a few hundred steps, and an epoch in which the prototypes do not move costs a short run too much.
+ROBUST: Layer = {
+    "method": {"prototypes": 100, "queue": 0, "frozen_epochs": 0.0, "epsilon": 0.01},
+    "optim": {"weight_decay": 1e-6},
+}
 
 
 class SwAV(Method):
@@ -64,8 +71,8 @@ class SwAV(Method):
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
         self.options, self.epochs = SwavOptions.of(config), config.train.epochs
-        dim = config.model.output_dim
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
+        dim = projection.output_dim
         prototypes = Prototypes(dim, self.options.prototypes)
         self.head = nn.Sequential(OrderedDict(projection=projection, prototypes=prototypes))
         self.queues = nn.ModuleList(Queue(self.options.queue, dim) for _ in range(2 if self.options.queue else 0))
@@ -75,7 +82,11 @@ class SwAV(Method):
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
         method = {"prototypes": paper_values(facts).prototypes, "queue": min(QUEUE, fitting_queue(facts.images))}
-        return {"paper": merge([PAPER, {"method": method}]), "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES])}
+        return {
+            "paper": merge([PAPER, {"method": method}]),
+            "robust": robust_preset(facts, ROBUST),
+            "shapes": merge([PAPER, SHAPES_BUDGET, SHAPES]),
+        }
 
     @classmethod
     def remarks(cls, config: Config, facts: DataFacts) -> list[str]:
@@ -88,6 +99,9 @@ class SwAV(Method):
     @classmethod
     def prototype_count(cls, config: Config) -> int:
         return SwavOptions.of(config).prototypes
+
+    def choosing_parts(self) -> list[nn.Module]:
+        return [self.head.get_submodule("prototypes"), self.queues]
 
     def represent(self, batch: Batch) -> Tensor:
         features = forward_views(self.encoder, batch.views, together=True)  # (V, B, F)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from carl import distributed
+from carl.models.kept_parts import KeptStatistics
 from carl.models.momentum import KeyEncoder
 
 KINDS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, BatchNormAct2d)
@@ -92,9 +93,10 @@ def share_batch_norm(module: nn.Module, device: torch.device) -> None:
 def by_batch_statistics(module: nn.Module) -> Iterator[None]:
     """Inside, batch norms in eval mode use the statistics of their batch, as in training, but keep no running ones.
 
-    So a model is seen as its training begins, when the running statistics are not yet those of any image.
+    So a model is seen as training sees it while the running statistics are not yet those of its images. Norms that keep
+    their statistics in training keep them here too.
     """
-    norms = [part for part in module.modules() if isinstance(part, _BatchNorm)]
+    norms = [p for p in module.modules() if isinstance(p, _BatchNorm) and not isinstance(p, KeptStatistics)]
     kept = [(norm.running_mean, norm.running_var) for norm in norms]
     try:
         for norm in norms:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
-from pathlib import Path
 from typing import Any
 
 import timm
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import nn
 
 from carl.config import ModelConfig
 from carl.errors import UserError
+from carl.models.architectures import known_architecture
+from carl.models.kept_parts import keep_layers, keep_statistics
+from carl.models.pretrained import find_weights
+from carl.models.state_dicts import put_into
 from carl.models.tiny_maps import adapt_to_tiny_maps
-from carl.models.torch_files import read_torch_file
-
-CLASSIFIERS = ("fc.", "head.", "classifier.", "head.fc.")  # layers above the representation, by timm's names
-WRAPPERS = ("module.", "encoder.", "backbone.", "model.")  # prefixes that other tools add
 
 
 def build_encoder(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
@@ -28,15 +25,23 @@ def build_encoder(model: ModelConfig, channels: int, image_size: int) -> nn.Modu
     encoder = _create(model, channels, image_size)
     if model.stem == "small":
         use_small_stem(encoder, channels, model.backbone)
-    if model.init not in (None, "timm"):
-        load_weights(encoder, Path(str(model.init)))
+    if model.init is not None:
+        weights = find_weights(model.init, model.backbone)
+        put_into(encoder, weights.state(channels, image_size), weights.name)
     return adapt_to_tiny_maps(encoder) if model.tiny_maps else encoder
 
 
+def build_learning_encoder(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
+    """The encoder for training: it keeps the parts that the configuration says."""
+    encoder = build_encoder(model, channels, image_size)
+    keep_layers(encoder, model.keep_layers)
+    if model.keep_statistics:
+        keep_statistics(encoder)
+    return encoder
+
+
 def _create(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
-    base = model.backbone.split(".")[0]
-    if not timm.is_model(base):
-        raise UserError(f"unknown backbone {model.backbone!r} in timm{_nearest_model(base)}")
+    base = known_architecture(model.backbone)
     options: dict[str, Any] = {"num_classes": 0, "in_chans": channels}
     if timm.model_entrypoint(base).__module__ == "timm.models.resnet":
         options["zero_init_last"] = False
@@ -44,21 +49,13 @@ def _create(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
     if known is not None and known.fixed_input_size:
         options["img_size"] = image_size  # transformers with position embeddings are built for one size
     try:
-        encoder: nn.Module = timm.create_model(model.backbone, pretrained=model.init == "timm", **options)
+        encoder: nn.Module = timm.create_model(model.backbone, pretrained=False, **options)
     except (OSError, RuntimeError, ValueError, AssertionError, TypeError) as error:
         cause = (str(error).splitlines() or [type(error).__name__])[0]
-        remedy = (
-            "check the network, or give --init a file"
-            if model.init == "timm"
-            else "choose another backbone or --image-size"
-        )
-        raise UserError(f"timm cannot make {model.backbone!r} for {image_size} px: {cause}; {remedy}") from None
+        raise UserError(
+            f"timm cannot make {model.backbone!r} for {image_size} px: {cause}; choose another backbone or --image-size"
+        ) from None
     return encoder
-
-
-def _nearest_model(name: str) -> str:
-    close = difflib.get_close_matches(name, timm.list_models(), n=1)
-    return f"; did you mean {close[0]!r}?" if close else "; timm.list_models() in Python lists them"
 
 
 def use_small_stem(encoder: nn.Module, channels: int, name: str) -> None:
@@ -86,58 +83,3 @@ def feature_size(encoder: nn.Module, channels: int, image_size: int) -> int:
         ) from None
     encoder.train(was_training)
     return int(features.shape[1])
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from a .safetensors or torch file; nothing in the file is ever executed."""
-    if not path.is_file():
-        raise UserError(f"--init {str(path)!r} is not a file; give a .safetensors or .pth file, or `timm`")
-    try:
-        if path.suffix == ".safetensors":
-            return dict(load_file(path))
-        loaded = read_torch_file(path)
-    except Exception as error:  # each format has errors of its own; all mean that the file is not usable
-        reason = (str(error).splitlines() or ["unreadable"])[0]
-        raise UserError(f"{path} holds no weights: {reason}; give a .safetensors file or a state dict") from None
-    for key in ("state_dict", "model", "teacher"):
-        if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
-            loaded = loaded[key]
-    if not isinstance(loaded, dict) or not all(isinstance(key, str) and _is_dense(loaded[key]) for key in loaded):
-        raise UserError(f"{path} is not a state dict of tensors; save model.state_dict()")
-    return loaded
-
-
-def _is_dense(value: object) -> bool:
-    """Whether a value is an ordinary tensor: not sparse, not quantised, and not just a shape without numbers."""
-    if not isinstance(value, Tensor) or value.layout != torch.strided:
-        return False
-    return not value.is_quantized and value.device.type == "cpu"
-
-
-def load_weights(encoder: nn.Module, path: Path) -> None:
-    """Load a file into the encoder. It must have every key of the encoder, and may have a classifier besides."""
-    wanted = encoder.state_dict()
-    found = read_weights(path)
-    for prefix in WRAPPERS:
-        inner = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
-        if len(inner.keys() & wanted.keys()) > len(found.keys() & wanted.keys()):
-            found = inner
-    found = {key: value for key, value in found.items() if key in wanted or not key.startswith(CLASSIFIERS)}
-    missing, over = wanted.keys() - found.keys(), found.keys() - wanted.keys()
-    if missing or over:
-        key, what = (min(missing), "is missing") if missing else (min(over), "has no place")
-        raise UserError(
-            f"{path} does not fit the encoder: {key!r} {what} ({len(missing)} missing, {len(over)} over); "
-            "choose the --backbone and --stem that it was trained with"
-        )
-    for key, value in found.items():
-        if value.shape != wanted[key].shape or value.is_complex():
-            raise UserError(
-                f"{path} does not fit the encoder: {key!r} is {tuple(value.shape)} {value.dtype}, not "
-                f"{tuple(wanted[key].shape)} {wanted[key].dtype}; choose the --backbone, --stem and channels that it "
-                "was trained with"
-            )
-    encoder.load_state_dict(found)
-    bad = next((key for key, value in encoder.state_dict().items() if not bool(value.isfinite().all())), None)
-    if bad is not None:
-        raise UserError(f"{path} holds values that are not finite (in {bad}); give a file without NaN and infinity")

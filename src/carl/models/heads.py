@@ -28,6 +28,19 @@ class ProjectionHead(nn.Sequential):
             input_dim = hidden_dim
         layers.append(nn.Linear(input_dim, output_dim))
         super().__init__(*layers)
+        self.output_dim = output_dim
+
+
+class NoProjection(ProjectionHead):
+    """Nothing: the embedding is the representation itself.
+
+    A head protects features that are still to be learned from the loss. Features that are good already, and are used as
+    they are, gain more if the loss compares what will be compared (results/adapt/README.md).
+    """
+
+    def __init__(self, dim: int) -> None:
+        nn.Sequential.__init__(self)
+        self.output_dim = dim
 
 
 class Prototypes(nn.Module):

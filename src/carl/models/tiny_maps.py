@@ -8,8 +8,12 @@ Shapes: N images, I input channels, O output channels.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 # One dimension of a 2x2 map: two pixels, three taps (l, c, r), padding 1. As Karatsuba, three products, not four:
@@ -53,8 +57,11 @@ class TinyMapConv2d(nn.Conv2d):
                 return _pointwise(input[:, :, ::stride, ::stride], self.weight, self.bias)
         elif size == (1, 1) or (size in ((2, 2), (4, 4)) and stride == 2):
             return _product_for_each_output(input, self.weight, self.bias, stride)
-        elif size == (2, 2) and _is_full_precision(input):  # sums of bfloat16 factors would round more
+        elif size == (2, 2) and _is_full_precision(input):
             return _two_by_two(input, self.weight, self.bias)
+        elif size == (2, 2):  # sums of bfloat16 factors would round three times as much as one product
+            product: Tensor = WholeMapProduct.apply(input, self.weight, _half_precision(input))
+            return product if self.bias is None else product + self.bias.to(product.dtype)[:, None, None]
         return super().forward(input)
 
 
@@ -70,6 +77,42 @@ class ChannelsLastConv2d(nn.Conv2d):
         return super().forward(input)
 
 
+class MetTapsConv2d(nn.Conv2d):
+    """An `nn.Conv2d` that leaves out the taps that meet no pixel, in half precision on a CPU.
+
+    Kernels larger than the map have such taps. oneDNN leaves the bfloat16 gradient of their weights as the memory was
+    (torch 2.15, AVX-512; `python -m benchmarks.bf16_convolutions` looks for such errors). Here it is zero, as it should
+    be, and all else is the same.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        if not _was_measured(self, input) or _is_full_precision(input) or isinstance(self.padding, str):
+            return super().forward(input)
+        sides = zip(input.shape[2:], self.kernel_size, self.stride, self.padding, self.dilation, strict=True)
+        (rows, above, below), (columns, left, right) = (_met_taps(*side) for side in sides)
+        if (rows.stop - rows.start, columns.stop - columns.start) == self.kernel_size:
+            return super().forward(input)
+        padded = functional.pad(input, (left, right, above, below))
+        return functional.conv2d(
+            padded, self.weight[:, :, rows, columns], self.bias, self.stride, dilation=self.dilation
+        )
+
+
+def _met_taps(size: int, kernel: int, stride: int, padding: int, dilation: int) -> tuple[slice, int, int]:
+    """Along one dimension: the taps that meet a pixel, and the padding that they need before and after the map."""
+    outputs = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    met = [
+        tap
+        for tap in range(kernel)
+        if any(0 <= output * stride - padding + tap * dilation < size for output in range(outputs))
+    ]
+    if not met:
+        return slice(0, kernel), padding, padding
+    before = padding - met[0] * dilation
+    after = (outputs - 1) * stride + dilation * (met[-1] - met[0]) + 1 - before - size
+    return slice(met[0], met[-1] + 1), before, after
+
+
 def _was_measured(conv: nn.Conv2d, input: Tensor) -> bool:
     """Whether the faster ways were measured, and are right, for such tensors."""
     if _is_exporting() or torch.jit.is_tracing():  # type: ignore[attr-defined]
@@ -81,6 +124,11 @@ def _is_full_precision(input: Tensor) -> bool:
     return input.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled("cpu")
 
 
+def _half_precision(input: Tensor) -> torch.dtype:
+    """What products are computed in where that is not full precision."""
+    return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
+
+
 def _product_for_each_output(map: Tensor, weight: Tensor, bias: Tensor | None, stride: int) -> Tensor:
     """A 3x3 convolution by one matrix product for each output pixel, of the taps that meet the map there."""
     images, _, height, width = map.shape
@@ -88,11 +136,60 @@ def _product_for_each_output(map: Tensor, weight: Tensor, bias: Tensor | None, s
     rows, columns = _meetings(height, stride), _meetings(width, stride)
     outputs = [
         functional.linear(pixels[:, y, x].flatten(1), taps[:, tap_y, tap_x].flatten(1), bias)  # (N, O)
-        for y, tap_y in rows
-        for x, tap_x in columns
+        for y, x, tap_y, tap_x in _all_meetings((height, width), stride)
     ]
     stacked = outputs[0] if len(outputs) == 1 else torch.stack(outputs, dim=1)  # a stack of one would copy
     return stacked.view(images, len(rows), len(columns), len(weight)).permute(0, 3, 1, 2)
+
+
+class WholeMapProduct(torch.autograd.Function):
+    """A 3x3 convolution with stride 1 of a 2x2 map, by one product with a matrix of all pixels by all pixels.
+
+    Every pixel of a 2x2 map meets every other, so the (4I, 4O) matrix has no zeros: 16 products of (I, O) matrices
+    where oneDNN takes 36. Products are in `dtype`. The gradient of the weights is summed in the precision of the
+    weights, so that it is as near to the exact one as oneDNN's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, map: Tensor, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        images, outputs = len(map), len(weight)
+        taps = weight.to(dtype).permute(0, 2, 3, 1)  # (O, 3, 3, I)
+        meetings = _all_meetings(map.shape[2:], stride=1)
+        matrix = torch.stack([taps[:, tap_y, tap_x] for _, _, tap_y, tap_x in meetings])  # (4, O, 2, 2, I)
+        matrix = matrix.view(len(meetings) * outputs, -1)
+        rows = map.to(dtype).permute(0, 2, 3, 1).reshape(images, matrix.shape[1])  # (N, 4I)
+        ctx.save_for_backward(rows, matrix)
+        ctx.map_type, ctx.map_shape, ctx.weight_type, ctx.weight_shape = (
+            map.dtype,
+            map.shape,
+            weight.dtype,
+            weight.shape,
+        )
+        return (rows @ matrix.t()).view(images, *map.shape[2:], outputs).permute(0, 3, 1, 2)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rows, matrix = ctx.saved_tensors
+        images, channels, height, width = ctx.map_shape
+        after = gradient.to(matrix.dtype).permute(0, 2, 3, 1).reshape(images, len(matrix))  # (N, 4O)
+        to_map = to_weight = None
+        if ctx.needs_input_grad[0]:
+            to_map = (after @ matrix).view(images, height, width, channels).permute(0, 3, 1, 2).to(ctx.map_type)
+        if ctx.needs_input_grad[1]:
+            outputs = ctx.weight_shape[0]
+            meetings = _all_meetings((height, width), stride=1)
+            of_matrix = (after.t() @ rows).view(len(meetings), outputs, height, width, channels)
+            taps = of_matrix.new_zeros((outputs, 3, 3, channels), dtype=ctx.weight_type)
+            for at_output, (rows_met, columns_met, tap_y, tap_x) in zip(of_matrix, meetings, strict=True):
+                taps[:, tap_y, tap_x] += at_output[:, rows_met, columns_met]
+            to_weight = taps.permute(0, 3, 1, 2)
+        return to_map, to_weight, None
+
+
+def _all_meetings(size: Sequence[int], stride: int) -> list[tuple[slice, slice, slice, slice]]:
+    """For each output pixel, row by row: the rows and columns it sees, and the taps that meet them."""
+    return [(y, x, tap_y, tap_x) for y, tap_y in _meetings(size[0], stride) for x, tap_x in _meetings(size[1], stride)]
 
 
 def _meetings(size: int, stride: int) -> list[tuple[slice, slice]]:
@@ -147,6 +244,8 @@ def adapt_to_tiny_maps(module: nn.Module) -> nn.Module:
                 # oneDNN's weight gradient of a strided 1x1 convolution of less than 8 channels-last channels is
                 # sometimes wrong (its issue 6035).
                 child.__class__ = ChannelsLastConv2d
+            elif child.kernel_size != (1, 1) and child.groups == 1 and child.padding_mode == "zeros":
+                child.__class__ = MetTapsConv2d  # depthwise ones are right
     return module
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
@@ -13,9 +14,23 @@ from carl.errors import UserError
 from carl.records.weights_hash import StoredTensor, hash_tensors
 
 
-def write_weights(path: Path, module: nn.Module) -> None:
+def write_weights(path: Path, module: nn.Module, facts: dict[str, str] | None = None) -> None:
+    """Write the weights, with what the file says about itself."""
+    weights = {key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}
     with files.atomic_writer(path) as file:
-        file.write(save({key: value.detach().cpu().contiguous() for key, value in module.state_dict().items()}))
+        file.write(_with_sorted_facts(save(weights, metadata=facts)))
+
+
+def _with_sorted_facts(content: bytes) -> bytes:
+    """The file with its metadata sorted: safetensors writes them in any order, which changes bytes for nothing."""
+    size = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + size])
+    if "__metadata__" not in header:
+        return content
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = text.ljust(-(-len(text) // 8) * 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + content[8 + size :]
 
 
 def read_weights_into(path: Path, module: nn.Module) -> None:

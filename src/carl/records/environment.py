@@ -12,6 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+# What decides the speed of matrix products on a CPU, by the names in /proc/cpuinfo.
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
 PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
 
@@ -33,9 +35,10 @@ def environment(command: Sequence[str], seed: int, hardware: Hardware) -> dict[s
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": processor(),
+        "instruction_sets": list(instruction_sets()),
         "cores": os.cpu_count(),
         "threads": hardware.threads,
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: installed_version(name) for name in PACKAGES},
         "cuda": hardware.cuda,
         "git_revision": _git_revision(),
         "executable": sys.executable,
@@ -47,25 +50,40 @@ def machine(hardware: Hardware) -> dict[str, Any]:
     return {
         "device": hardware.device,
         "processor": processor(),
+        "instruction_sets": list(instruction_sets()),
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "threads": hardware.threads,
         "cuda": hardware.cuda,
         "python": platform.python_version(),
         "git_revision": _git_revision(),
-        "torch": _version("torch"),
+        "torch": installed_version("torch"),
     }
 
 
 def processor() -> str:
+    named = next(
+        (line.partition(":")[2].strip() for line in lines_about_the_cpu() if line.startswith("model name")), ""
+    )
+    return named or platform.processor() or platform.machine()
+
+
+def instruction_sets() -> tuple[str, ...]:
+    """Those of INSTRUCTION_SETS that the processor has; none where the system does not say."""
+    flags = next((line.partition(":")[2].split() for line in lines_about_the_cpu() if line.startswith("flags")), [])
+    return tuple(name for name in INSTRUCTION_SETS if name in flags)
+
+
+def lines_about_the_cpu() -> list[str]:
+    """What Linux says about the processor; nothing on other systems."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of an installed package; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -11,7 +11,8 @@ from carl import files
 
 Record = dict[str, Any]
 
-TEXTS = ("kind", "event", "verdict")
+TEXTS = ("kind", "event", "verdict", "knn_right")
+FINISHED = "finished"  # event of a run that has reached its last epoch
 LISTS_OF_TEXTS = ("findings", "warnings")
 LARGEST = 1e300  # figures below this can be averaged with others without overflow
 
@@ -29,6 +30,16 @@ def read_records(path: Path) -> list[Record]:
     """The lines that can be shown, each with only the values that can be shown."""
     cleaned = (_cleaned(record) for record in files.read_json_lines(path))
     return [record for record in cleaned if record is not None]
+
+
+def has_finished(records: Sequence[Record]) -> bool:
+    """Whether the run reached its last epoch, and has not been extended and resumed since."""
+    return bool(records) and records[-1].get("event") == FINISHED
+
+
+def end_of(records: Sequence[Record]) -> Record | None:
+    """The last record of an end, with the time and memory that the run took; None if it never finished."""
+    return next((record for record in reversed(records) if record.get("event") == FINISHED), None)
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -6,7 +6,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,10 +17,12 @@ from pydantic import TypeAdapter
 from carl import files
 from carl.config import Config, read_toml, to_toml
 from carl.errors import UserError
+from carl.framing import Interpolation
 from carl.records.environment import Hardware, environment
 from carl.records.regular_files import read_bytes, read_text
 
 RUN_FORMAT = 1  # of the run directory; written to environment.json and checkpoint.pt
+JOB_FILE = "job.json"  # outcome of a run of `carl compare` or `carl reproduce`, also of one that could not start
 JOB_LOCK = ".job.lock"  # held by `carl compare` and `carl reproduce`, which also measure
 
 
@@ -38,6 +40,7 @@ class DataRecord:
     std: tuple[float, ...]
     class_names: tuple[str, ...]
     fingerprint: str
+    interpolation: Interpolation = "bicubic"  # of that scaling; older runs do not record it
 
     def check(self) -> None:
         """Raise a ValueError for values that no data set can have."""
@@ -61,16 +64,26 @@ class RunDirectory:
         self.head_file = path / "head.safetensors"
         self.checkpoint_file = path / "checkpoint.pt"
         self.gallery_file = path / "gallery.npz"
+        self.report_file = path / "report.html"
         self.results = path / "results"
         self.kept_encoders = path / "encoders"
+        self.start_file = self.kept_encoders / "start.safetensors"  # what a run with --init started from
+        self.last_file = self.kept_encoders / "last.safetensors"  # what it trained, if that is not what it keeps
         self.lock_file = path / ".lock"
 
     @classmethod
-    def create(cls, path: Path, config: Config, hardware: Hardware, command: Sequence[str]) -> RunDirectory:
-        """A new run; refuses a directory that already holds anything."""
+    def create(
+        cls,
+        path: Path,
+        config: Config,
+        hardware: Hardware,
+        command: Sequence[str],
+        more: Mapping[str, Any] | None = None,
+    ) -> RunDirectory:
+        """A new run; refuses a directory that already holds anything. `more` goes into environment.json too."""
         cls.check_free(path)
         run = cls(path)
-        about = {"format": RUN_FORMAT, **environment(command, config.train.seed, hardware)}
+        about = {"format": RUN_FORMAT, **environment(command, config.train.seed, hardware), **(more or {})}
         try:
             path.mkdir(parents=True, exist_ok=True)
             with run.locked():
@@ -85,9 +98,8 @@ class RunDirectory:
     def open(cls, path: Path) -> RunDirectory:
         run = cls(path)
         if not run.exists:
-            missing = "does not exist, so it is not a run directory"
-            what = "is not a run directory: it has no config.toml" if path.exists() else missing
-            raise UserError(f"{path} {what}; give the directory that `carl pretrain` printed")
+            what = "is not a run directory: it has no config.toml" if path.exists() else "does not exist"
+            raise UserError(f"{path} {what}; give the run directory that `carl pretrain` printed")
         run.check_files()
         return run
 
@@ -119,7 +131,7 @@ class RunDirectory:
         """Refuse a path that is in use, except for leftovers of a process that was killed while it made the run."""
         if path.exists() and (not path.is_dir() or not all(map(_is_left_over, path.iterdir()))):
             raise UserError(
-                f"run directory {path} exists; choose another --out, or go on with `carl pretrain --resume {path}`"
+                f"run directory {path} exists; choose another --out, or resume it with `carl pretrain --resume {path}`"
             )
 
     @contextmanager
@@ -150,11 +162,13 @@ class RunDirectory:
             )
 
     def read_layer(self) -> dict[str, dict[str, Any]]:
-        """The values in config.toml, not validated: `carl.methods.build.read_config` does that."""
+        """The values in config.toml, not validated: `carl.methods.run_config.read_config` does that."""
         self.check_format()
         layer = read_toml(self.config_file)
         if not all(isinstance(section, dict) for section in layer.values()):
-            raise UserError(f"{self.config_file} is not of a run, it holds values outside of sections; restore it")
+            raise UserError(
+                f"{self.config_file} does not belong to a run: it holds values outside of sections; restore it"
+            )
         return layer
 
     def write_config(self, config: Config) -> None:
@@ -184,6 +198,13 @@ class RunDirectory:
     def kept_encoder(self, epoch: int) -> Path:
         """A copy of the encoder that later epochs do not overwrite."""
         return self.kept_encoders / f"epoch-{epoch:04d}.safetensors"
+
+    def trained_encoder(self, weights: Path | None = None) -> Path:
+        """The file of the trained encoder, or other `weights` of this run; a UserError if it is not there yet."""
+        file = weights or self.encoder_file
+        if not file.is_file():
+            raise UserError(f"{self.path} has no {file.name} yet; train it first: carl pretrain --resume {self.path}")
+        return file
 
     def head_of(self, encoder: Path) -> Path:
         """The file with the projection head and the prototypes that belong to an encoder of this run."""
@@ -227,7 +248,6 @@ def _is_left_over(path: Path) -> bool:
     """Whether a file is one of those that are written before config.toml, which makes a directory a run."""
     if path.name == "environment.json":
         return "format" in read_json_object(path)
-    # job.json: what `carl compare` and `carl reproduce` write about a run that could not start.
-    return path.name in (".lock", JOB_LOCK, "job.json") or (
+    return path.name in (".lock", JOB_LOCK, JOB_FILE) or (
         path.name.startswith(".") and path.name.endswith(files.PARTIAL)
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from carl.records.adaptation import GAINED, LOST
 from carl.records.metrics import Record, is_number
 from carl.reporting.run_reader import Run
 
@@ -27,6 +28,8 @@ KNOWN: dict[str, tuple[str, str]] = {
     "info_nce": (LOSS, "InfoNCE over images"),
     "proto_nce": (LOSS, "ProtoNCE over clusters"),
     "knn": (LEARNED, "kNN probe, online (%)"),
+    "neighbour_stability": (LEARNED, "Nearest images that two views share (%)"),
+    "view_separation": (LEARNED, "Views of one image apart from those of others (standard deviations)"),
     "rank_me": (LEARNED, "Dimensions in use (RankMe)"),
     "agreement": (LEARNED, "Views that agree (fraction)"),
     "ranked_first": (LEARNED, "Own view ranked first (fraction)"),
@@ -44,13 +47,13 @@ KNOWN: dict[str, tuple[str, str]] = {
     "largest": (MORE, "Fraction of the views in the largest prototype"),
     "heaviest": (MORE, "Largest probability in the mean assignment"),
     "dead": (MORE, "Dead prototypes"),
-    "duplicates": (MORE, "Near-duplicate prototypes"),
+    "duplicates": (MORE, "Prototypes nearly the same as another"),
     "largest_cluster": (MORE, "Fraction of the images in the largest cluster"),
     "target_distance": (MORE, "Distance of the averaged weights"),
     "queue_filled": (MORE, "Fraction of the queue that is filled"),
     "queue_age": (MORE, "Steps since the oldest key in the queue"),
 }
-NOT_DRAWN = {"step", "epoch", "seconds", "prototypes", "images"}
+NOT_DRAWN = {"step", "epoch", "seconds", "prototypes", "images", GAINED, LOST}
 MOST_POINTS = 300  # of a line; more are averaged, a chart is about as many pixels wide
 
 

@@ -1,4 +1,7 @@
-"""What the page shows of the images: groups, neighbours, outliers and near-duplicates, as plain data."""
+"""What the page shows of the images, as plain data: groups, flags, neighbours, outliers, pairs almost the same.
+
+In the page, images 0 to N - 1 are the sample, with places on the map and neighbours. Images from N on are listed only.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,43 @@ from typing import Any
 import numpy as np
 
 from carl.records.gallery import Gallery
-from carl.records.prototypes import DEAD, NEAR_DUPLICATE
-from carl.reporting.projections import PROJECTIONS, map_places
+from carl.records.given_names import GivenNames, fingerprint
+from carl.records.near_duplicates import ALMOST_SAME_COSINE, ALMOST_SAME_PIXELS
+from carl.records.prototypes import DEAD, TWIN
+from carl.reporting.projections import map_places
+from carl.use.embedding_files import name_as_text
 
-# Two images are near-duplicates if they are alike to the encoder (cosine of whitened embeddings) and coarsely in their
-# pixels (correlation at 8 x 8). Ours, by looking: among CIFAR-10's first 4,000 images there are 7 such pairs, all the
-# same picture; the cosine alone, of an encoder of 12 epochs, mixes them with pairs that merely look alike.
-ALIKE, SAME_PIXELS = 0.75, 0.95
 WHITENED = 256  # directions of the whitening; plain cosines of a young encoder are near 1 for all pairs
 COARSE = 8  # side at which pixels are compared
 OUTLIERS, PAIRS, QUERIES, TOP_CLASSES = 24, 24, 10, 5
 MOST_GROUPS = 3000  # in the page; of more the largest
-LONGEST_NAME = 200  # characters
+NAMES_BYTES = 8_000_000  # for all names in a page; if they take more, long ones are cut
+LONGEST_NAME = 60  # characters of names that are cut
+# What a run's neighbours are laid beside, the first that there is: by name in the gallery, and in words.
+BESIDE = {"start": "the encoder it started from", "random": "random weights"}
 
 
-def image_data(gallery: Gallery) -> dict[str, Any]:
-    """The images themselves, without their pixels: labels and names; the same for all runs on the same images."""
+def listed_order(gallery: Gallery) -> np.ndarray:
+    """Places among the images listed (M,) in the order of the page: the sample first, then the others."""
+    if "listed_rows" not in gallery:
+        return np.arange(len(gallery["rows"]))
+    sample = np.searchsorted(gallery["listed_rows"], gallery["rows"])
+    others = np.delete(np.arange(len(gallery["listed_rows"])), sample)
+    return np.concatenate([sample, others])
+
+
+def image_data(gallery: Gallery, base: str | None = None) -> dict[str, Any]:
+    """The images themselves, without their pixels: labels, names, flags; the same for all runs on the same images.
+
+    `base` is the folder that the names start from, None if they are not paths of files.
+    """
+    order = listed_order(gallery)
     data: dict[str, Any] = {
         "count": len(gallery["rows"]),
+        "listed": len(order),
         "total": int(gallery["total_images"]),
-        "rows": gallery["rows"].tolist(),
+        "rows": gallery["listed_rows"][order].tolist() if "listed_rows" in gallery else gallery["rows"].tolist(),
+        "base": base,
         "pixelated": max(gallery["thumbnails"].shape[1:3]) <= 40,  # a few large pixels are clearer than a blur
         "classes": [],
         "queries": _queries(gallery),
@@ -35,25 +55,90 @@ def image_data(gallery: Gallery) -> dict[str, Any]:
     if "labels" in gallery:
         data["labels"] = gallery["labels"].tolist()
         data["classes"] = _class_names(gallery)
-    if "names" in gallery:
-        data["names"] = [_short(str(name)) for name in gallery["names"]]
+    if (names := image_names(gallery)) is not None:
+        data["names"], cut = shared_beginnings(names)
+        if cut:
+            data["base"] = None  # what is cut leads to no file
+    if "flags" in gallery:
+        data |= _flag_data(gallery, order)
     return data
+
+
+def image_names(gallery: Gallery) -> list[str] | None:
+    """The names of all images listed, in the order of the page, as `carl embed` would write them."""
+    if "listed_names" in gallery:
+        return [name_as_text(str(name)) for name in gallery["listed_names"][listed_order(gallery)]]
+    return [name_as_text(str(name)) for name in gallery["names"]] if "names" in gallery else None
+
+
+def shared_beginnings(names: list[str]) -> tuple[dict[str, list[Any]], bool]:
+    """Each name as what it adds to the beginning of the name before it, and whether names had to be cut."""
+    encoded = _front_coded(names)
+    if sum(len(rest.encode("utf-8", "replace")) for rest in encoded["rest"]) <= NAMES_BYTES:
+        return encoded, False
+    return _front_coded([_short(name) for name in names]), True
+
+
+def _front_coded(names: list[str]) -> dict[str, list[Any]]:
+    shared, rest, before = [], [], ""
+    for name in names:
+        pairs = enumerate(zip(before, name, strict=False))
+        same = next((place for place, (a, b) in pairs if a != b), min(len(before), len(name)))
+        shared.append(len(name[:same].encode("utf-16-le", "surrogatepass")) // 2)  # as a script counts
+        rest.append(name[same:])
+        before = name
+    return {"shared": shared, "rest": rest}
+
+
+def _flag_data(gallery: Gallery, order: np.ndarray) -> dict[str, Any]:
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    repeats = np.flatnonzero(gallery["duplicate_of"] >= 0)
+    told = zip(gallery["flag_names"], gallery["flag_words"], gallery["flag_counts"], strict=True)
+    return {
+        "flags": gallery["flags"][order].tolist(),
+        "flag_list": [{"name": str(name), "words": str(words), "count": int(count)} for name, words, count in told],
+        "duplicate_of": [[int(place[i]), int(place[gallery["duplicate_of"][i]])] for i in repeats],
+    }
+
+
+def names_data(gallery: Gallery, given: GivenNames) -> dict[str, Any]:
+    """Names of groups and tags, with the images of the page by number and those elsewhere by path."""
+    groups = {}
+    if "group_names" in gallery:
+        groups = {number: str(name) for number, name in enumerate(gallery["group_names"]) if str(name)}
+    groups |= given.groups
+    place = {name: i for i, name in enumerate(image_names(gallery) or [])}
+    return {
+        "of": groups_fingerprint(gallery),
+        "groups": {str(number): name for number, name in groups.items()},
+        "tags": {tag: [place[path] for path in paths if path in place] for tag, paths in given.tags.items()},
+        "elsewhere": {tag: [path for path in paths if path not in place] for tag, paths in given.tags.items()},
+    }
+
+
+def groups_fingerprint(gallery: Gallery) -> str:
+    """Tells these groups from others, for files of names; empty if there are none."""
+    return fingerprint(gallery["group_mean"]) if "group_mean" in gallery else ""
 
 
 def compared_data(gallery: Gallery, projection: str) -> dict[str, Any]:
     """What one run made of the images, as far as it is laid beside other runs."""
+    places, layout = map_places(gallery, projection)
+    beside = next((name for name in BESIDE if f"{name}_neighbours" in gallery), None)
     data: dict[str, Any] = {
-        "projection": PROJECTIONS[projection],
-        "places": map_places(gallery, projection).ravel().tolist(),
+        "projection": layout,
+        "places": places.ravel().tolist(),
         "near": gallery["neighbours"].shape[1],
         "neighbours": gallery["neighbours"].ravel().tolist(),
         "nearest": _thousandths(gallery["similarities"][:, :1]).ravel().tolist(),
-        "random": gallery["random_neighbours"].ravel().tolist(),
+        "before": gallery[f"{beside}_neighbours"].ravel().tolist() if beside else None,
+        "before_name": BESIDE[beside] if beside else "",
         "same_label": _same_label(gallery),
     }
     if "group" in gallery:
         data["grouping"] = str(gallery["grouping"])
-        data["group"] = gallery["group"].tolist()
+        data["group"] = _listed_group(gallery).tolist()
         data["confidence"] = _thousandths(gallery["confidence"]).tolist()
     return data
 
@@ -61,9 +146,12 @@ def compared_data(gallery: Gallery, projection: str) -> dict[str, Any]:
 def gallery_data(gallery: Gallery, projection: str) -> dict[str, Any]:
     """All that one run made of the images."""
     data = compared_data(gallery, projection)
+    if "start_positions" in gallery:
+        start = {name: gallery[f"start_{name}"] for name in ("embeddings", "positions")}
+        data["before_places"] = map_places(start, projection)[0].ravel().tolist()
     data["lonely"] = np.argsort(gallery["similarities"][:, 0], kind="stable")[:OUTLIERS].tolist()
-    data["pairs"] = near_duplicates(gallery)
-    data["pair_thresholds"] = [ALIKE, SAME_PIXELS]
+    data["pairs"] = almost_same(gallery)
+    data["pair_thresholds"] = [ALMOST_SAME_COSINE, ALMOST_SAME_PIXELS]
     if "group" in gallery:
         data["groups"] = groups(gallery)
         data["unwanted"] = np.argsort(gallery["confidence"], kind="stable")[:OUTLIERS].tolist()
@@ -73,9 +161,11 @@ def gallery_data(gallery: Gallery, projection: str) -> dict[str, Any]:
 def groups(gallery: Gallery) -> dict[str, Any]:
     """The prototypes or clusters: the largest with their images, the surest first, and how many there are of each kind.
 
-    An image chooses at most one group, so many prototypes are mostly empty ones.
+    An image chooses at most one group, so many prototypes are mostly empty ones. Images without a place on the map come
+    last in their group.
     """
-    chosen, sure = gallery["group"], gallery["confidence"]
+    chosen = _listed_group(gallery)
+    sure = np.concatenate([gallery["confidence"], np.full(len(chosen) - len(gallery["group"]), -2.0)])
     count = len(gallery["group_mean"])
     sizes = np.bincount(chosen, minlength=count)
     members = np.split(np.lexsort((-sure, chosen)), np.cumsum(sizes)[:-1])  # by group, the surest first
@@ -85,29 +175,38 @@ def groups(gallery: Gallery) -> dict[str, Any]:
     return {
         "count": count,
         "used": int((sizes > 0).sum()),
-        "kinds": {kind: kinds.count(kind) for kind in ("near-duplicate", "dead", "empty") if kind in kinds},
+        "kinds": {kind: kinds.count(kind) for kind in ("twin", "dead", "empty") if kind in kinds},
         "shown": [_group(gallery, int(number), members[number], marks[number]) for number in largest],
     }
 
 
+def _listed_group(gallery: Gallery) -> np.ndarray:
+    """The group of every image listed, in the order of the page."""
+    if "listed_group" not in gallery:
+        return np.asarray(gallery["group"])
+    listed = gallery["listed_group"][listed_order(gallery)]
+    return np.concatenate([gallery["group"], listed[len(gallery["group"]) :]])
+
+
 def _group(gallery: Gallery, number: int, members: np.ndarray, marks: list[dict[str, Any]]) -> dict[str, Any]:
-    sure = gallery["confidence"][members]
+    sampled = members[members < len(gallery["confidence"])]
+    sure = gallery["confidence"][sampled]
     group: dict[str, Any] = {
         "number": number,
         "members": members.tolist(),
-        "confidence": round(float(sure.mean()), 3) if len(members) else 0.0,
+        "confidence": round(float(sure.mean()), 3) if len(sampled) else 0.0,
         "marks": marks,
     }
     if not len(members):
         group["best"] = gallery["group_best"][number].tolist()
     if "labels" in gallery:
-        group["classes"] = _top_classes(gallery["labels"][members])
+        group["classes"] = _top_classes(gallery["labels"][sampled])
         group["purity"] = group["classes"][0][1] if group["classes"] else None  # no labelled member
     return group
 
 
-def near_duplicates(gallery: Gallery) -> dict[str, Any]:
-    """Pairs of images that are almost the same to the encoder: how many, and the closest."""
+def almost_same(gallery: Gallery) -> dict[str, Any]:
+    """Pairs of images that are almost the same: how many, and the closest."""
     near = gallery["neighbours"]
     first, second = np.repeat(np.arange(len(near)), near.shape[1]), near.ravel().astype(np.int64)
     pairs = np.unique(np.sort(np.stack([first, second], axis=1), axis=1), axis=0)  # (P, 2)
@@ -115,16 +214,18 @@ def near_duplicates(gallery: Gallery) -> dict[str, Any]:
     cosines = np.concatenate(
         [(white[part[:, 0]] * white[part[:, 1]]).sum(axis=1) for part in np.array_split(pairs, len(pairs) // 8192 + 1)]
     )
-    close = cosines >= ALIKE
+    close = cosines >= ALMOST_SAME_COSINE
     pairs, cosines = pairs[close], cosines[close]
     correlations = (coarse(gallery["thumbnails"][pairs[:, 0]]) * coarse(gallery["thumbnails"][pairs[:, 1]])).sum(axis=1)
-    same = np.flatnonzero(correlations >= SAME_PIXELS)
+    same = np.flatnonzero(correlations >= ALMOST_SAME_PIXELS)
     order = same[np.argsort(-(cosines + correlations)[same], kind="stable")]
     shown = [
         [*(int(i) for i in pairs[k]), round(float(cosines[k]), 2), round(float(correlations[k]), 2)]
         for k in order[:PAIRS]
     ]
-    return {"count": len(order), "shown": shown}
+    firsts = {int(i) for i in pairs[order, 0]}
+    seconds = sorted({int(i) for i in pairs[order, 1]} - firsts)  # so that of every pair at least one image stays
+    return {"count": len(order), "shown": shown, "seconds": seconds}
 
 
 def coarse(thumbnails: np.ndarray) -> np.ndarray:
@@ -169,8 +270,8 @@ def _marks(gallery: Gallery, number: int, size: int) -> list[dict[str, Any]]:
     if not size:
         dead = prototypes and gallery["group_mean"][number] < DEAD / len(gallery["group_mean"])
         marks.append({"kind": "dead" if dead else "empty"})
-    if gallery["group_cosine"][number] > NEAR_DUPLICATE:
-        marks.append({"kind": "near-duplicate", "of": int(gallery["group_twin"][number])})
+    if gallery["group_cosine"][number] > TWIN:
+        marks.append({"kind": "twin", "of": int(gallery["group_twin"][number])})
     return marks
 
 
@@ -200,7 +301,7 @@ def _queries(gallery: Gallery) -> list[int]:
 
 
 def _same_label(gallery: Gallery) -> dict[str, float] | None:
-    """Part of the neighbours that share the label of their image, by the encoder and by the random one."""
+    """Part of the neighbours that share the label of their image, by the encoder and by those it is compared with."""
     if "labels" not in gallery:
         return None
     labels = gallery["labels"]
@@ -213,13 +314,13 @@ def _same_label(gallery: Gallery) -> dict[str, float] | None:
 
     return {
         "trained": part(gallery["neighbours"]),
-        "random": part(gallery["random_neighbours"]),
+        **{name: part(gallery[f"{name}_neighbours"]) for name in BESIDE if f"{name}_neighbours" in gallery},
         "chance": float((shares**2).sum()),
     }
 
 
 def _short(name: str) -> str:
-    """A name short enough for a page with ten thousand of them: a long one keeps its beginning and its end."""
+    """A name short enough for a page with very many of them: a long one keeps its beginning and its end."""
     half = (LONGEST_NAME - 1) // 2
     return name if len(name) <= LONGEST_NAME else f"{name[:half]}\u2026{name[-half:]}"
 

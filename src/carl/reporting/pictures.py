@@ -78,7 +78,13 @@ def address(encoded: bytes) -> str:
 def _described(encoded: list[bytes], thumbnails: np.ndarray) -> Sheets:
     height, width = thumbnails.shape[1:3]
     return Sheets(
-        [address(sheet) for sheet in encoded], SHEET_COLUMNS, SHEET_ROWS, width, height, _whole(width), _whole(height)
+        images=[address(sheet) for sheet in encoded],
+        columns=SHEET_COLUMNS,
+        rows=SHEET_ROWS,
+        width=width,
+        height=height,
+        cell_width=_whole(width),
+        cell_height=_whole(height),
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from carl.errors import UserError
 from carl.evaluation.results import RunIdentity
 from carl.records.gallery import Gallery, read_gallery, remake_command
-from carl.records.metrics import Record, is_number, read_records
+from carl.records.metrics import Record, has_finished, is_number, read_records
 from carl.records.run_directory import RunDirectory, read_json_object
 from carl.records.weights_hash import file_hash
 
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return bool(self.records) and self.records[-1].get("event") == "finished"
+        return has_finished(self.records)
 
     @property
     def epochs_done(self) -> float:

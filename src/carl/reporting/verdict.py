@@ -1,19 +1,29 @@
-"""A run at a glance: verdict in words with the figures behind it, what to try next, results beside random weights."""
+"""A run at a glance: verdict in words with the figures behind it, what to try next, results beside what was before.
+
+That is the encoder that the run started from, or else random weights.
+"""
 
 from __future__ import annotations
 
 import json
+import shlex
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from carl import durations
+from carl.defaults import ADAPT
 from carl.evaluation.results import PROBE, Score, in_order, most_telling, read_scores
-from carl.records.metrics import is_number
+from carl.records.adaptation import EXPLAINED, Adaptation, adaptation
+from carl.records.metrics import end_of, is_number
+from carl.records.verdicts import COLLAPSED, EARLY_STEPS, HEALTHY, PARTLY_COLLAPSED, TOO_EARLY_TO_JUDGE
 from carl.reporting.run_reader import Run
 
-TONES = {"healthy": "good", "partly collapsed": "warn", "collapsed": "bad", "stopped early": "warn"}
-NOTHING_LEARNED = 1.0  # points over random weights under which nothing was learned that counts; ours
+STOPPED_EARLY, NOT_JUDGED = "stopped early", "not judged"  # the report's own words, beside those of a probe
+TRAINING = "training"
+TONES = {HEALTHY: "good", PARTLY_COLLAPSED: "warn", COLLAPSED: "bad", STOPPED_EARLY: "warn"}
+NOTHING_LEARNED = 1.0  # points over the baseline under which nothing was learned that counts; ours
 STILL_RISING = 1.0  # points of kNN over the last quarter of a run from which on longer training is advised; ours
 
 
@@ -39,22 +49,58 @@ class Tile:
     name: str
     value: str
     note: str
+    meaning: str = ""  # what it means, what is usual, and what is good or bad
 
 
-def judge(run: Run) -> Verdict:
-    """The last probe's verdict; `stopped early` for a run that has not finished."""
+SCORE_MEANING = (
+    "How often the right label is predicted from what the encoder sees. Compare it with what was before: the gain is "
+    "what was learned, and a gain near 0 means nothing was."
+)
+USED_MEANING = (
+    "How many groups the images really spread over. Usual is most of them. Under a quarter is bad: the model hardly "
+    "tells images apart (partly collapsed)."
+)
+AGREE_MEANING = (
+    "Whether a choice depends on the image and not on how it is cut and coloured. It is low early and rises as the "
+    "encoder learns; the more prototypes, the lower it is. Near 100% with few prototypes in use is bad."
+)
+RANK_MEANING = (
+    "How many independent directions the features fill. More is usually better. A value near 1 is bad: then all images "
+    "look the same to the encoder."
+)
+TIME_MEANING = (
+    "The time of this run alone. It grows in proportion to epochs and images, so twice the epochs take twice as long."
+)
+SPEED_MEANING = (
+    "How fast the run went. Two processor cores usually manage some hundred images of 32 pixels, and a tenth of that "
+    "with photos of 96 pixels. If it is too slow, use smaller views (--image-size) or a smaller encoder."
+)
+
+
+def judge(run: Run, training: bool = False) -> Verdict:
+    """The last probe's verdict; `stopped early` for a run that has not finished, unless it is known to be training."""
     probes = run.of_kind("probe")
     last = probes[-1] if probes else {}
-    word = str(last.get("verdict", "not judged")) if last else "not judged"
+    word = str(last.get("verdict", NOT_JUDGED))
     figures = _figures(run, last)
     if not run.finished:
         at = f"Epoch {run.epochs_done:.3g} of {run.value('train', 'epochs', '?')}"
         figures = f"{at}; at the last probe: {word}. {figures}" if "verdict" in last else f"{at}. {figures}"
-        word = "stopped early"
-    tone, but, best = TONES.get(word, "plain"), "", headline(run, beside_random=True)
+        word = TRAINING if training else STOPPED_EARLY
+    tone, but, best, start = TONES.get(word, "plain"), "", headline(run, beside_baseline=True), compared(run)
     if tone == "good" and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
-        tone, but = "warn", "but not better than random weights"
-    return Verdict(word, but, tone, figures.strip(), _next_steps(run, last))
+        tone, but = "warn", f"but not better than {best.baseline_name}"
+    if start is not None and run.finished:
+        figures = f"{start.in_words()[:1].upper()}{start.in_words()[1:]} ({EXPLAINED[start.measure]}). {figures}"
+        if not start.is_better or start.may_be_chance:
+            clearly = "clearly " if start.is_better else ""
+            tone, but = "bad" if tone == "bad" else "warn", f"but not {clearly}better than the encoder it started from"
+    return Verdict(word, but, tone, figures.strip(), _next_steps(run, last, training))
+
+
+def compared(run: Run) -> Adaptation | None:
+    """The run beside the encoder that it started from, by its own probes; None if it started from random weights."""
+    return None if run.value("model", "init") is None else adaptation(run.records)
 
 
 def _figures(run: Run, last: dict[str, Any]) -> str:
@@ -62,8 +108,8 @@ def _figures(run: Run, last: dict[str, Any]) -> str:
     if "used" in last and "prototypes" in last:
         parts.append(
             f"{last['used']:.0f} of {last['prototypes']:.0f} prototypes are in use, {last.get('dead', 0):.0f} are dead "
-            f"and {last.get('duplicates', 0):.0f} are near-duplicates. Two random views of an image choose the same "
-            f"prototype for {100 * last.get('agreement', 0):.0f}% of the images."
+            f"and {last.get('duplicates', 0):.0f} are nearly the same as another. Two random views of an image "
+            f"choose the same prototype for {100 * last.get('agreement', 0):.0f}% of the images."
         )
     if is_number(last.get("rank_me")):
         dimensions = run.gallery["embeddings"].shape[1] if run.gallery else None
@@ -74,21 +120,24 @@ def _figures(run: Run, last: dict[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
+def _next_steps(run: Run, last: dict[str, Any], training: bool) -> list[Step]:
     steps = [Step(str(text)) for text in last.get("warnings", ())]
-    if not run.finished:
+    if not run.finished and not training:
         steps.append(Step("Resume it where it stopped:", f"carl pretrain --resume {run.quoted}"))
-    elif last.get("verdict") == "too early to judge":
+    elif run.finished and last.get("verdict") == TOO_EARLY_TO_JUDGE:
         steps.append(
             Step("The model has hardly begun to tell images apart. Train for more epochs before you judge it.")
         )
-    best = headline(run, beside_random=True)
-    if run.finished and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
+    steps += _steps_if_unsettled(run, last)
+    best, start = headline(run, beside_baseline=True), compared(run)
+    if run.finished and start is not None and not start.is_better:
+        steps += _steps_if_no_better(run)
+    elif run.finished and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
         better = "no better" if best.gain > -NOTHING_LEARNED else "worse"
         steps.append(
             Step(
-                f"The encoder is {better} than with random weights so far ({best.label}: {best.value:.1f}% against "
-                f"{best.random:.1f}%): train for more epochs, on more images, or look at the views below."
+                f"The encoder is {better} than {best.baseline_name} so far ({best.label}: {best.value:.1f}% against "
+                f"{best.baseline:.1f}%): train for more epochs, on more images, or look at the views below."
             )
         )
     rise, epochs = _late_rise(run), run.value("train", "epochs", 1)
@@ -100,7 +149,79 @@ def _next_steps(run: Run, last: dict[str, Any]) -> list[Step]:
         and "knn" in last
         and not any(score.protocol != PROBE and score.comparable for score in scores(run))
     ):
-        steps.append(Step("Measure it on all the data, and compare it with random weights:", f"carl eval {run.quoted}"))
+        before = "random weights" if start is None else "the encoder it started from"
+        steps.append(Step(f"Measure it on all the data, and compare it with {before}:", f"carl eval {run.quoted}"))
+    if run.finished and last and not scores(run):
+        steps += _steps_without_score(run)
+    return steps
+
+
+def _steps_if_unsettled(run: Run, last: dict[str, Any]) -> list[Step]:
+    """What to know of a short run whose figures and gallery differ: probes see it with the statistics of the batch."""
+    step, used = last.get("step"), last.get("used")
+    if not (run.gallery and str(run.gallery["grouping"]) == "prototypes" and is_number(step) and is_number(used)):
+        return []
+    chosen = len(set(run.gallery["group"].tolist()))
+    if not run.finished or step >= EARLY_STEPS or 2 * chosen >= used:
+        return []
+    return [
+        Step(
+            f"The {step:.0f} steps of this run are too few to judge its groups. Below, images are seen as the saved "
+            f"encoder sees them, with averages (batch norm) that have not settled yet, and choose {chosen} prototypes "
+            f"instead of {used:.0f}. Train for more epochs."
+        )
+    ]
+
+
+def _steps_if_no_better(run: Run) -> list[Step]:
+    """What to do with a run that made the encoder no better than the one it started from."""
+    steps = []
+    if run.directory.last_file.is_file():
+        steps.append(
+            Step(
+                "The run keeps the encoder that it started from, as encoder.safetensors. The adapted one is "
+                f"{run.directory.kept_encoders.name}/{run.directory.last_file.name}."
+            )
+        )
+    source, init = run.value("data", "source"), run.value("model", "init")
+    if run.value("method", "preset") != ADAPT and isinstance(source, str) and isinstance(init, str):
+        command = shlex.join(["carl", "pretrain", source, "--init", init, "--preset", ADAPT])
+        steps.append(Step("Try the preset that changes less of the encoder:", command))
+    else:
+        steps.append(Step("Use the encoder as it is, or adapt it on more images."))
+    return steps
+
+
+def _steps_without_score(run: Run) -> list[Step]:
+    """What to try with photos that have no labels, or no test images, so that no score says how good the encoder is."""
+    before = "random weights" if compared(run) is None else "the encoder that the run started from"
+    if "labels" in run.gallery:
+        judged = (
+            "There are no test images, so no score says how good the encoder is. Neighbours below has how many images "
+            f"that it finds alike share a class, beside the same for {before}. The first should be higher."
+        )
+    else:
+        judged = (
+            "There are no labels, so no score says how good the encoder is. Judge by eye: in Neighbours below, the "
+            f"images on the left should be more alike than those of {before} beside them."
+        )
+    steps = [Step(judged)]
+    epochs, source = run.value("train", "epochs"), run.value("data", "source")
+    if is_number(epochs):
+        longer = max(2 * int(epochs), int(epochs) + 20)
+        otherwise = "start from pretrained weights (--init)" if compared(run) is None else "use the start as it is"
+        advice = f"If not, train longer, or {otherwise}:"
+        steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {longer}"))
+    if isinstance(source, str):
+        images = shlex.quote(source)
+        steps.append(Step("If so, use it. Find images like one of yours:", f"carl search {run.quoted} {images} IMAGE"))
+        count = run.data.get("images")
+        keep = min(100, max(1, count // 10)) if isinstance(count, int) and count > 0 else 100
+        steps.append(
+            Step(
+                "Or choose a varied part, without near-duplicates:", f"carl curate {run.quoted} {images} --keep {keep}"
+            )
+        )
     return steps
 
 
@@ -119,39 +240,46 @@ def tiles(run: Run) -> list[Tile]:
     shown = []
     best = headline(run)
     if best is not None:
-        shown.append(Tile(best.label, f"{best.value:.1f}%", _gain_note(run, best)))
+        shown.append(Tile(best.label, f"{best.value:.1f}%", _gain_note(run, best), SCORE_MEANING))
     if "used" in last and "prototypes" in last:
-        shown.append(Tile("prototypes in use", f"{last['used']:.0f} of {last['prototypes']:.0f}", _entropy_note(last)))
+        used = f"{last['used']:.0f} of {last['prototypes']:.0f}"
+        shown.append(Tile("prototypes in use", used, _entropy_note(last), USED_MEANING))
         if is_number(last.get("agreement")):
             shown.append(
                 Tile(
                     "two views agree",
                     f"{100 * last['agreement']:.0f}%",
                     "of the images choose the same prototype both times",
+                    AGREE_MEANING,
                 )
             )
     if is_number(last.get("rank_me")):
         before = probes[0]["rank_me"] if probes[0].get("epoch") == 0 and is_number(probes[0].get("rank_me")) else None
         note = "RankMe of the features" + ("" if before is None else f"; {before:.0f} before training")
-        shown.append(Tile("dimensions in use", f"{last['rank_me']:.0f}", note))
+        shown.append(Tile("dimensions in use", f"{last['rank_me']:.0f}", note, RANK_MEANING))
     seconds, measured = training_seconds(run)
     if seconds:
         note = f"{_epochs(f'{run.epochs_done:.3g}')} on {run.environment.get('device', 'an unknown device')}"
-        shown.append(Tile("training time", duration(seconds), note if measured else note + ", estimated"))
+        shown.append(
+            Tile("training time", durations.in_words(seconds), note if measured else note + ", estimated", TIME_MEANING)
+        )
     speeds = [r["images_per_second"] for r in steps if is_number(r.get("images_per_second"))]
     if speeds:
         threads = run.environment.get("threads")
         where = run.environment.get("cuda") or (f"{threads} threads" if threads and threads != 1 else "one thread")
-        shown.append(Tile("images per second", f"{statistics.median(speeds):,.0f}", f"median, {where}"))
+        speed = f"{statistics.median(speeds):,.0f}"
+        shown.append(Tile("images per second", speed, f"median, {where}", SPEED_MEANING))
     return shown
 
 
 def _gain_note(run: Run, best: Score) -> str:
-    """How far the score, or the next that random weights have too, is over theirs."""
-    other = headline(run, beside_random=True)
+    """How far the score, or the next that the baseline has too, is over it. Random weights are a footnote."""
+    other = headline(run, beside_baseline=True)
     if other is None:
         return ""
-    note = f"{other.gain:+.1f} points over random weights ({other.random:.1f}%)"
+    note = f"{other.gain:+.1f} points over {other.baseline_name} ({other.baseline:.1f}%)"
+    if other.start is not None and other.random is not None:
+        note += f"; random weights {other.random:.1f}%"
     return note if other.identity == best.identity else f"{other.label}: {note}"
 
 
@@ -163,9 +291,9 @@ def _entropy_note(last: dict[str, Any]) -> str:
 
 def training_seconds(run: Run) -> tuple[float, bool]:
     """Seconds of training, and whether they were measured: an interrupted run gives an estimate from its speed."""
-    for record in reversed(run.records):
-        if record.get("event") == "finished" and is_number(record.get("seconds")):
-            return float(record["seconds"]), True
+    measured = (end_of(run.records) or {}).get("seconds")
+    if is_number(measured):
+        return float(measured), True
     total, before = 0.0, 0
     size = run.value("train", "batch_size")
     for record in run.of_kind("step"):
@@ -210,7 +338,8 @@ def _probed(run: Run) -> list[Score]:
     probes = [r for r in run.of_kind("probe") if is_number(r.get("knn"))]
     if not probes:
         return []
-    untrained = probes[0]["epoch"] == 0 and run.value("model", "init") is None
+    before = probes[0]["knn"] if probes[0]["epoch"] == 0 else None
+    from_weights = run.value("model", "init") is not None
     k, values = run.value("probe", "neighbours", "?"), run.config.get("probe", {})
     return [
         Score(
@@ -220,26 +349,19 @@ def _probed(run: Run) -> list[Score]:
             how=f"online: {values.get('train_images', '?')} training images vote on a sample of the test images",
             data=own_data(run),
             value=probes[-1]["knn"],
-            random=probes[0]["knn"] if untrained else None,
+            random=None if from_weights else before,
+            start=before if from_weights else None,
             images=run.identity.fingerprint or run.identity.source,
             values=json.dumps({key: values.get(key) for key in ("images", "temperature", "train_images")}),
         )
     ]
 
 
-def headline(run: Run, beside_random: bool = False) -> Score | None:
-    """The one score that says most of the run; with `beside_random`, of those that random weights have too."""
+def headline(run: Run, beside_baseline: bool = False) -> Score | None:
+    """The one score that says most of the run; with `beside_baseline`, of those that the baseline has too."""
     own = [score for score in scores(run) if not score.asides]
-    return most_telling([score for score in own if score.gain is not None or not beside_random])
+    return most_telling([score for score in own if score.gain is not None or not beside_baseline])
 
 
 def _epochs(count: Any) -> str:
     return f"{count} epoch{'' if str(count) == '1' else 's'}"
-
-
-def duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes:02d} min"
-    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"

@@ -22,15 +22,14 @@ from carl.data.batches.base import Batch
 from carl.device import hardware, pick_device
 from carl.methods.base import Method
 from carl.methods.build import build_method
-from carl.methods.carl import CARL
 from carl.methods.losses import unit
 from carl.methods.pcl import PCL
 from carl.models.momentum import Queue
 from carl.records.environment import machine
+from carl.reproduction.dry_run import assumed_facts, resolved_config
 from carl.reproduction.jobs import Job, machine_in_words
-from carl.reproduction.overview import assumed_facts, resolved_config
 from carl.reproduction.recipes import preset_of
-from carl.reproduction.scales import MAIN, Scale
+from carl.reproduction.scales import MAIN, SMOKE_SIZE, Scale
 
 FILE = "choosing.json"
 REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; a third as many clusterings
@@ -45,7 +44,7 @@ Record = dict[str, Any]
 def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> Record:
     """Seconds per epoch and bytes in memory, for each part and each number of prototypes."""
     epoch = Epoch(scale, pick_device("auto"))
-    repeats = SMOKE_REPEATS if scale.name == "smoke" else REPEATS
+    repeats = SMOKE_REPEATS if scale.name == SMOKE_SIZE else REPEATS
     say("measuring what the encoder takes for an epoch")
     encoder = epoch.method("carl", {}).encoder
     passes = {"trained": epoch.encoder_pass(encoder, train=True), "embedded": epoch.encoder_pass(encoder, train=False)}
@@ -121,27 +120,24 @@ class Epoch:
         assert isinstance(pcl, PCL)
         losses = {CARL_LOSS: carl, SWAV_LOSS: swav, PCL_LOSS: pcl, SIMCLR_LOSS: self.method("simclr", {})}
         clustering = median_seconds({KMEANS: self._clustering(pcl)}, max(1, repeats // 3))
-        steps = median_seconds({name: self._loss(method) for name, method in losses.items()}, repeats)
+        steps = median_seconds({name: self.loss_step(method) for name, method in losses.items()}, repeats)
         taken = {**{name: one * self.steps for name, one in steps.items()}, **clustering}
         held = {
-            CARL_LOSS: _bytes(carl.head.get_submodule("prototypes")),
-            SWAV_LOSS: _bytes(swav.head.get_submodule("prototypes")) + _bytes(swav.get_submodule("queues")),
-            KMEANS: _bytes(pcl.clusterings),
+            name: sum(_bytes(part) for part in method.choosing_parts())
+            for name, method in ((CARL_LOSS, carl), (SWAV_LOSS, swav), (KMEANS, pcl))
         }
         return {name: {"seconds": one, "bytes": held.get(name, 0)} for name, one in taken.items()}
 
     def _clustering(self, pcl: PCL) -> Callable[[], None]:
-        options, points = pcl.options, self.embeddings(self.images)
-        rows = torch.arange(self.images, device=self.device)
-        values = (options.iterations, options.restarts, options.temperature, options.smoothing)
+        points, rows = self.embeddings(self.images), torch.arange(self.images, device=self.device)
 
         def cluster() -> None:
-            pcl.clusterings.fit(rows, points, 0, *values)
+            pcl.cluster(rows, points, seed=0)
             _wait_for(pcl.clusterings.concentrations(0))
 
         return cluster
 
-    def _loss(self, method: Method) -> Callable[[], None]:
+    def loss_step(self, method: Method) -> Callable[[], None]:
         """Forward and backward from given embeddings of two views; queues are full, as they are by then."""
         for queue in (module for module in method.modules() if isinstance(module, Queue)):
             queue.push(self.embeddings(len(queue.rows)))
@@ -149,7 +145,7 @@ class Epoch:
         seen = Batch([], torch.arange(self.batch, device=self.device))
 
         def step() -> None:
-            rows = method.prototypes.by_part(embeddings) if isinstance(method, CARL) else embeddings
+            rows = method.objective_input(embeddings)
             loss, _ = method.objective(rows.unflatten(0, (2, self.batch)), seen, LATE)
             loss.backward()
             _wait_for(embeddings.grad)
@@ -162,15 +158,17 @@ def _wait_for(tensor: Tensor | None) -> None:
     float(tensor.detach().flatten()[0])
 
 
-def median_seconds(work: Mapping[str, Callable[[], None]], repeats: int) -> dict[str, float]:
+def median_seconds(
+    work: Mapping[str, Callable[[], None]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
     """The median for each kind of work; they take turns, so that a slow minute of the machine affects all alike."""
     taken: dict[str, list[float]] = {name: [] for name in work}
     for repeat in range(repeats + 1):
         for name, part in work.items():
-            start = time.perf_counter()
+            start = clock()
             part()
             if repeat > 0:  # the first makes buffers
-                taken[name].append(time.perf_counter() - start)
+                taken[name].append(clock() - start)
     return {name: statistics.median(seconds) for name, seconds in taken.items()}
 
 

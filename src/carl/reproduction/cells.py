@@ -5,13 +5,18 @@ from __future__ import annotations
 import statistics
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from carl.reproduction.jobs import Outcome, machine_in_words
+from carl.config import Config, resolve
+from carl.evaluation.protocols import find_protocol
+from carl.evaluation.results import TRAINED, UNTRAINED
+from carl.methods import Method, find_method
+from carl.methods.base import value_in_words
+from carl.reproduction.jobs import DONE, FAILED, Outcome, machine_in_words
 from carl.reproduction.recipes import (
     COSTS,
     MEMORY,
@@ -50,7 +55,7 @@ class FilledCell:
 
     @property
     def as_in_the_paper(self) -> bool:
-        """Whether data, images, epochs, batch, K, loss, protocol and seeds are the same as for the paper's number."""
+        """Whether all settings are those of the paper's number, as far as the paper states them."""
         return self.settings == (self.cell.setting,)
 
     def ours(self) -> str:
@@ -99,34 +104,36 @@ def fill_cells(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> list[
 def _filled(cell: Cell, outcomes: Mapping[str, Outcome], numbers: Mapping[tuple[str, str], PaperNumber]) -> FilledCell:
     found = [outcomes[name] for name in cell.jobs if name in outcomes]
     measured = [(o, value) for o in found if (value := figure_of(o, cell.figure)) is not None]
-    settings = dict.fromkeys(setting_of(outcome, cell.figure, len(measured)) for outcome, _ in measured)
+    stated = [name for name, _ in cell.setting.stated] if cell.setting else []
+    settings = dict.fromkeys(setting_of(outcome, cell.figure, len(measured), stated) for outcome, _ in measured)
     return FilledCell(
-        cell,
-        tuple(value for _, value in measured),
-        sum(outcome["state"] == "failed" for outcome in found),
-        tuple(settings),
-        None if cell.paper is None else numbers.get(cell.paper),
-        tuple((machine_in_words(outcome["machine"]), outcome["made"]) for outcome, _ in measured),
+        cell=cell,
+        values=tuple(value for _, value in measured),
+        failed=sum(outcome["state"] == FAILED for outcome in found),
+        settings=tuple(settings),
+        paper=None if cell.paper is None else numbers.get(cell.paper),
+        measured_on=tuple((machine_in_words(outcome["machine"]), outcome["made"]) for outcome, _ in measured),
     )
 
 
 def figure_of(outcome: Outcome, figure: str) -> float | None:
-    """A number from a finished job: a cost, memory in MB, or the top-1 accuracy (kNN: 20 neighbours) of a measure."""
-    if outcome["state"] != "done":
+    """A number from a finished job: a cost, memory in MB, or the headline of the measure's protocol."""
+    if outcome["state"] != DONE:
         return None
     if figure in COSTS:
         return _cost_of(outcome, figure)
-    accuracy = outcome["measures"].get(figure, {}).get("accuracy")
-    if accuracy is None:
+    measure = outcome["measures"].get(figure, {})
+    if "accuracy" not in measure:
         return None
-    shown = accuracy.get("trained") or accuracy["random"]
-    return float(shown["20"] if "20" in shown else shown["top-1"])
+    shown = measure["accuracy"].get(TRAINED) or measure["accuracy"][UNTRAINED]
+    return float(shown[find_protocol(measure["protocol"]).headline])
 
 
 def _cost_of(outcome: Outcome, figure: str) -> float | None:
-    if figure == PAIRS:  # CARL pairs the views of an image; SimCLR each of the 2B views with all views of other images
-        batch = outcome["config"]["train"]["batch_size"]
-        return 2.0 * batch * (batch - 1) if outcome["config"]["method"]["name"] == "simclr" else float(batch)
+    if figure == PAIRS:
+        method, config = method_of(outcome)
+        pairs = method.compared_pairs(config)
+        return None if pairs is None else float(pairs)
     if figure == PER_PROTOTYPE:  # among the images of the last probe
         last = (outcome.get("probes") or [{}])[-1]
         return last["images"] / last["used"] if last.get("used") and "images" in last else None
@@ -134,28 +141,57 @@ def _cost_of(outcome: Outcome, figure: str) -> float | None:
     return None if value is None else value / 1e6 if figure == MEMORY else float(value)
 
 
+def method_of(outcome: Outcome) -> tuple[type[Method], Config]:
+    """The method of a finished run and its configuration, as the job recorded them."""
+    method = find_method(str(outcome["config"]["method"]["name"]))
+    return method, resolve([outcome["config"]], method.Options)
+
+
 def random_figure_of(outcome: Outcome, figure: str) -> float | None:
     """The same encoder with random weights, where the protocol measures it too."""
-    found = outcome.get("measures", {}).get(figure, {}).get("accuracy", {}).get("random") or {}
-    return found.get("20", found.get("top-1"))
+    measure = outcome.get("measures", {}).get(figure, {})
+    found = measure.get("accuracy", {}).get(UNTRAINED) or {}
+    return found.get(find_protocol(measure["protocol"]).headline) if found else None
 
 
-def setting_of(outcome: Outcome, figure: str, seeds: int) -> Setting:
-    """What a number of a finished job was measured with, as the job recorded it."""
+def setting_of(outcome: Outcome, figure: str, seeds: int, stated: Sequence[str] = ()) -> Setting:
+    """What a number of a finished job was measured with, as the job recorded it.
+
+    `stated` names the values of the configuration that the paper gives for its number.
+    """
     measure = outcome["measures"].get(figure, {})
-    config = outcome.get("config")
     fraction = measure.get("hyperparameters", {}).get("fraction")
-    return Setting(
-        data=outcome["data"] if config else "none",
-        images=outcome["images"] if config else 0,
-        epochs=(measure.get("pretraining_epochs") or config["train"]["epochs"]) if config else 0,
-        batch_size=config["train"]["batch_size"] if config else 0,
-        prototypes=config["method"].get("prototypes") if config else None,
-        targets=config["method"].get("targets") if config else None,
+    untrained = Setting(
+        data="none",
+        images=0,
+        epochs=0,
+        batch_size=0,
+        prototypes=None,
+        targets=None,
         judged_on=measure.get("data", ""),
         protocol=protocol_in_words(measure["protocol"], measure.get("epochs"), fraction) if measure else "",
         seeds=seeds,
     )
+    if not outcome.get("config"):
+        return untrained
+    method, config = method_of(outcome)
+    return replace(
+        untrained,
+        data=outcome["data"],
+        images=outcome["images"],
+        epochs=measure.get("pretraining_epochs") or config.train.epochs,
+        batch_size=config.train.batch_size,
+        prototypes=method.prototype_count(config),
+        targets=method.loss_variant(config),
+        stated=tuple((name, value_at(config, name)) for name in stated),
+    )
+
+
+def value_at(config: Config, name: str) -> object:
+    """The value of `section.key`; for a whole `section` all values of it that are set, in words."""
+    section, _, key = name.partition(".")
+    values = getattr(config, section).model_dump(exclude_none=True)
+    return values.get(key) if key else ", ".join(f"{key} {value_in_words(value)}" for key, value in values.items())
 
 
 WORDS: dict[str, Callable[[Any], str]] = {
@@ -181,6 +217,11 @@ def differences(filled: FilledCell) -> dict[str, tuple[str, str]]:
             told = name == "judged_on" and both == (theirs.data, ours.data)  # already told by the data
             if both[0] != both[1] and not told:
                 found[name] = (words(both[0]), words(both[1]))
+        found |= {
+            name: (f"{name} {value_in_words(value)}", f"{name} {value_in_words(own)}")
+            for (name, value), (_, own) in zip(theirs.stated, ours.stated, strict=True)
+            if value != own
+        }
     return found
 
 

@@ -15,11 +15,10 @@ from carl.device import pick_device
 from carl.evaluation.protocols import PROTOCOLS
 from carl.methods import find_method
 from carl.methods.build import build_method
-from carl.methods.pcl import PclOptions
 from carl.optim import build_optimizer
 from carl.records.run_directory import RunDirectory
+from carl.reproduction.dry_run import assumed_facts, assumed_views, resolved_config
 from carl.reproduction.jobs import Job, Measure, is_measured, read_outcome
-from carl.reproduction.overview import assumed_facts, assumed_views, resolved_config
 from carl.reproduction.scales import LABELLED
 from carl.training.console import duration
 
@@ -127,7 +126,7 @@ def passes(job: Job, measure: Measure) -> float:
     protocol = PROTOCOLS[measure.protocol]
     if protocol.epochs is None:  # features are computed once, and once more for random weights
         return float(2 * (images + TEST_IMAGES))
-    each = 3 * images * (measure.fraction or 1.0) if measure.protocol in ("semi", "finetune") else images
+    each = 3 * images * (measure.fraction or 1.0) if protocol.trains_encoder else images
     return (measure.epochs or protocol.epochs) * each + TEST_IMAGES
 
 
@@ -162,12 +161,11 @@ def measured_pace(job: Job) -> Pace:
 def clustering(job: Job) -> float:
     """Seconds of k-means over all epochs, from the time of one matrix product; 0 for methods without clustering."""
     config, facts = resolved_config(job), assumed_facts(job)
-    options = config.method
-    if not isinstance(options, PclOptions):
+    distances = find_method(config.method.name).clustering_distances(config, facts.images)
+    if not distances:
         return 0.0
     points = torch.randn(4096, config.model.output_dim, device=pick_device(config.train.device))
     start = time.monotonic()
     float((points @ points[:1000].T).argmax(dim=1).sum())
     pair = (time.monotonic() - start) / (4096 * 1000)
-    rounds = max(0, config.train.epochs - (options.warmup_epochs or 0)) * options.iterations * options.restarts
-    return float(rounds * facts.images * sum(options.clusters) * pair)
+    return distances * pair

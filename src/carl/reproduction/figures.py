@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from carl import files
+from carl.records.verdicts import COLLAPSED
 from carl.reproduction import assignment_cost
 from carl.reproduction.cells import FilledCell, ours_in_words, paper_numbers, random_figure_of
 from carl.reproduction.jobs import Outcome
@@ -30,8 +31,7 @@ def draw(
 
     if all(f.mean is None for f in cells):
         return []
-    drawers = {"prior": _prior, "prototypes": _prototypes, "claims": _claims}
-    panels = drawers.get(experiment.name, _table)(experiment, scale, cells, outcomes)
+    panels = panels_of(experiment, scale, cells, outcomes)
     if not panels:
         return []
     width = 6.4 if len(panels) > 1 else 4 + 0.35 * len([f for f in cells if f.mean is not None or f.paper])
@@ -44,6 +44,14 @@ def draw(
         f"{experiment.title} ({experiment.section} of the paper)\n{_settings_in_words(scale, cells)}", fontsize="medium"
     )
     return _save(figure, experiment.name, folder)
+
+
+def panels_of(
+    experiment: Experiment, scale: Scale, cells: Sequence[FilledCell], outcomes: Mapping[str, Outcome]
+) -> list[Callable[[Panel], None]]:
+    """For each panel of the figure, what draws it on an axis."""
+    drawers = {"prior": _prior, "prototypes": _prototypes, "claims": _claims}
+    return drawers.get(experiment.name, _table)(experiment, scale, cells, outcomes)
 
 
 def _tidy(axis: Panel, grid: str) -> None:
@@ -86,7 +94,7 @@ def draw_assignment_cost(record: Mapping[str, Any], scale: Scale, folder: Path) 
             share = 100 * height / record["encoder_seconds"]
             axis.annotate(f"{share:.1f}%", (x, height), ha="center", va="bottom", fontsize="small")
     axis.set_xticks(range(len(counts)), [f"K = {count:,}" for count in counts])
-    axis.set_ylabel("seconds an epoch")
+    axis.set_ylabel("seconds per epoch")
     axis.legend(fontsize="small", frameon=False, loc="upper left")
     _tidy(axis, "y")
     figure.suptitle(
@@ -310,7 +318,7 @@ def _prototypes(
         lost = [f for f in cells if f.mean is not None and _has_collapsed(f, outcomes)]
         if lost:
             counts, means = [_count(f) for f in lost], [f.mean for f in lost]
-            axis.plot(counts, means, "kx", markersize=10, label="collapsed")
+            axis.plot(counts, means, "kx", markersize=10, label=COLLAPSED)
         _draw_random(axis, cells, outcomes)
         first = next(f.settings[0] for f in cells if f.settings)
         finish(axis, f"ours, {scale.name} scale: {first.protocol}, {first.epochs} epochs, {first.images:,} images")

@@ -13,25 +13,30 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
-from carl.config import Layer, merge, with_present_names
+from carl.config import BEFORE, Layer, merge, with_present_names
 from carl.data.facts import DataFacts
 from carl.data.open import known_names, recognised_name
+from carl.defaults import RANDOM
 from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.evaluation.evaluate import evaluate
 from carl.evaluation.protocols import EvaluationRequest, find_protocol
 from carl.evaluation.results import centre_of
-from carl.methods.build import read_config, with_absolute_paths
 from carl.methods.health import TOO_EARLY
+from carl.methods.run_config import read_config, with_absolute_paths
 from carl.records.environment import machine
+from carl.records.metrics import end_of
 from carl.records.regular_files import read_text
-from carl.records.run_directory import JOB_LOCK, RunDirectory
+from carl.records.run_directory import JOB_FILE, JOB_LOCK, RunDirectory
+from carl.records.verdicts import COLLAPSED
 from carl.records.weights_hash import file_hash
 from carl.reproduction.data_paths import data_source, with_data_source
 from carl.training.plan import FREE_ON_RESUME, PretrainRequest, completed, plan
 from carl.training.run import carry_out
+from carl.training.starting_weights import starting_weights, with_their_values
 
 Outcome = dict[str, Any]
+DONE, FAILED = "done", "failed"  # states of an outcome
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class Measure:
     @property
     def values(self) -> dict[str, Any]:
         """The protocol's values as a result file has them; they are the same for every target."""
-        values: dict[str, Any] = json.loads(json.dumps(find_protocol(self.protocol).values(self.request("random"))))
+        values: dict[str, Any] = json.loads(json.dumps(find_protocol(self.protocol).values(self.request(RANDOM))))
         return values
 
 
@@ -94,7 +99,9 @@ def identity(layer: Layer) -> Layer:
         section: {
             key: value
             for key, value in values.items()
-            if value is not None and not f"{section}.{key}".startswith(FREE_ON_RESUME)
+            if value is not None
+            and not f"{section}.{key}".startswith(FREE_ON_RESUME)
+            and BEFORE.get(section, {}).get(key) != value  # outcomes of older versions do not say so
         }
         for section, values in plain.items()
     }
@@ -102,7 +109,7 @@ def identity(layer: Layer) -> Layer:
 
 
 def outcome_file(root: Path, job: Job) -> Path:
-    return root / job.name / "job.json"
+    return root / job.name / JOB_FILE
 
 
 def stored_outcome(root: Path, job: Job) -> Outcome | None:
@@ -122,7 +129,7 @@ def _read(path: Path) -> Outcome | None:
 def _is_whole(found: Outcome) -> bool:
     """Whether everything that the tables read is there, with the right type."""
     kinds: dict[str, type] = {"state": str, "layer": dict, "measures": dict}
-    if found.get("state") == "done":
+    if found.get("state") == DONE:
         kinds |= {"machine": dict, "made": str}
         if "config" in found:
             kinds |= {"config": dict, "data": str, "images": int, "classes": int}
@@ -142,12 +149,18 @@ def is_outcome_of(outcome: Outcome, job: Job) -> bool:
     """Whether the outcome has the values that the job asks for and that its preset gives now for such data."""
     if identity(outcome["layer"]) != job.identity:
         return False
-    if outcome["state"] != "done" or not job.trains:
+    if outcome["state"] != DONE or not job.trains:
         return True
     if (config := outcome.get("config")) is None:
         return False
     facts = DataFacts(outcome["data"], outcome["images"], 3, config["data"].get("image_size", 0), outcome["classes"])
-    now = identity(json.loads(completed(job.layer, facts).model_dump_json(exclude_none=True)))
+    # How long a run is and how large its batches, where the user does not say, also depends on the machine.
+    own = {"train": {key: config["train"][key] for key in ("epochs", "batch_size") if key in config.get("train", {})}}
+    layer = with_their_values(job.layer, starting_weights(job.layer))
+    asked = completed(merge([own, layer]), facts)
+    if asked.data.limit is not None and merge([BEFORE, config])["data"]["limit_by"] != asked.data.limit_by:
+        return False
+    now = identity(json.loads(asked.model_dump_json(exclude_none=True)))
     trained = {section: values for section, values in identity(config).items() if section != "data"}
     return all(now.get(s, {}).get(key) == value for s, values in trained.items() for key, value in values.items())
 
@@ -170,7 +183,7 @@ def adopt_outcomes(jobs: Sequence[Job], results: Path, root: Path) -> int:
 
 def adoptable_outcome(job: Job, results: Path, root: Path) -> Outcome | None:
     here, run = read_outcome(root, job), RunDirectory(root / job.name)
-    if (here is not None and here["state"] == "done") or run.checkpoint_file.exists() or run.encoder_file.exists():
+    if (here is not None and here["state"] == DONE) or run.checkpoint_file.exists() or run.encoder_file.exists():
         return None
     return kept_outcome(results, job)
 
@@ -178,12 +191,12 @@ def adoptable_outcome(job: Job, results: Path, root: Path) -> Outcome | None:
 def kept_outcome(results: Path, job: Job) -> Outcome | None:
     """A finished outcome of the job, kept beside the tables."""
     found = _read(kept_file(results, job.name))
-    return found if found is not None and found["state"] == "done" and is_outcome_of(found, job) else None
+    return found if found is not None and found["state"] == DONE and is_outcome_of(found, job) else None
 
 
 def keep_outcome(job: Job, outcome: Outcome, results: Path) -> None:
     """Keep an outcome beside the tables if it is finished; a failure says nothing to other machines."""
-    if outcome["state"] == "done":
+    if outcome["state"] == DONE:
         files.write_json(kept_file(results, job.name), outcome)
 
 
@@ -240,10 +253,10 @@ def _train_and_measure(job: Job, root: Path, data_root: Path | None) -> Outcome:
     measures = dict(known["measures"])
     for measure in job.measures:
         if not is_measured(known, measure):
-            measures[measure.key] = _measured(job, measure, folder, data_root)
+            measures[measure.key] = measured(job, measure, folder, data_root)
     outcome: Outcome = {
         "name": job.name,
-        "state": "done",
+        "state": DONE,
         "layer": job.to_json()["layer"],
         "measures": measures,
         **(training_figures(folder) if job.trains else {}),
@@ -281,7 +294,7 @@ def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
         run.write_config(config.model_copy(update={"data": config.data.model_copy(update=here)}))
 
 
-def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
+def measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
     """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
     if job.trains:
         kept_of = measure.at_epoch
@@ -297,14 +310,14 @@ def _measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) 
             "train": {"seed": job.layer.get("train", {}).get("seed", 0)},
         }
         out = folder / "results"
-        request = replace(measure.request("random"), data=str(data["source"]), out=out, settings=layer)
+        request = replace(measure.request(RANDOM), data=str(data["source"]), out=out, settings=layer)
     result = evaluate(request)
     kept = (
         "protocol", "kind", "epochs", "hyperparameters", "centre", "data_fingerprint", "train_images", "test_images",
-        "accuracy", "encoder_hash", "seconds",
+        "accuracy", "intervals", "correct", "encoder_hash", "seconds",
     )  # fmt: skip
     about = {"data": recognised_name(result["data"]), "pretraining_epochs": measure.at_epoch}
-    return {**about, **{name: result[name] for name in kept}}
+    return {**about, **{name: result[name] for name in kept if name in result}}
 
 
 def training_figures(folder: Path) -> Outcome:
@@ -313,7 +326,7 @@ def training_figures(folder: Path) -> Outcome:
     config, data = read_config(run), run.read_data()
     records = files.read_json_lines(run.metrics_file)
     probes = [r for r in records if r["kind"] == "probe" and r["epoch"] > 0]
-    ends = [r for r in records if r.get("event") == "finished"]
+    end = end_of(records) or {}
     prepared = {r["step"]: r["seconds"] for r in records if r.get("event") == "prepared"}
     values = json.loads(config.model_dump_json(exclude_none=True))
     # Where the data are on this machine is nobody's business: outcomes are for others to have.
@@ -327,8 +340,8 @@ def training_figures(folder: Path) -> Outcome:
         "classes": 0 if data is None else len(data.class_names),
         "images_per_second": images_per_second(records, list(prepared.values()), config.train.batch_size),
         "clustering_seconds": clustering_seconds(list(prepared.values())),
-        "peak_memory_bytes": ends[-1].get("peak_memory_bytes") if ends else None,
-        "train_seconds": round(ends[-1]["seconds"], 1) if ends else None,
+        "peak_memory_bytes": end.get("peak_memory_bytes"),
+        "train_seconds": round(end["seconds"], 1) if end else None,
         "verdict": probes[-1].get("verdict") if probes else None,
         "collapsed_at": collapsed_at(probes),
         "losses": mean_losses(records),
@@ -365,7 +378,7 @@ def collapsed_at(probes: Sequence[Outcome]) -> float | None:
     """The epoch since which every probe found a collapse; None if the last did not."""
     first = None
     for probe in reversed(probes):
-        if probe.get("verdict") != "collapsed":
+        if probe.get("verdict") != COLLAPSED:
             break
         first = probe["epoch"]
     return first

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
 from carl.config import Layer, merge
+from carl.defaults import BATCH_SIZE, EPOCHS, RANDOM
 from carl.errors import UserError, suggestion
+from carl.evaluation.protocols.semi import FRACTIONS
 from carl.methods.paper import PAPER_TARGETS, PAPER_VALUES
 from carl.reproduction.jobs import Job, Measure
-from carl.reproduction.scales import DATA_TITLES, Scale, paper_images
+from carl.reproduction.scales import DATA_TITLES, PAPER_SIZE, SMOKE_SIZE, Scale, paper_images
 
 METHODS = ("supervised", "byol", "simclr", "moco", "pcl", "swav", "carl")  # in the order of table 2
 TRANSFER_METHODS = ("supervised", "byol", "simclr", "carl")  # of table 3
-RANDOM = "random"
 TARGETS_NOTE = (
     "CARL's targets are averaged unless a row says joint: each view in turn is a fixed target of the other, which the "
     "paper leaves open."
@@ -23,6 +24,36 @@ TARGETS_NOTE = (
 SPEED, MEMORY, PAIRS = "images_per_second", "peak_memory_bytes", "pairs_per_batch"
 CLUSTERING, PER_PROTOTYPE = "clustering_seconds", "images_per_prototype"
 COSTS = (SPEED, CLUSTERING, MEMORY, PAIRS, PER_PROTOTYPE)
+
+
+Stated = tuple[tuple[str, object], ...]  # name in the configuration, value
+
+# What the paper says of the training itself: head, optimiser and views in appendix A. What it leaves open is not here:
+# lambda of table 2, the number of hidden layers, and whatever is "as in the original implementations".
+HEAD: dict[str, object] = {"model.backbone": "resnet18", "model.hidden_dim": 512, "model.output_dim": 128}
+COSINE = {"optim.schedule": "cosine"}
+STATED: dict[str, dict[str, object]] = {
+    "supervised": {"model.backbone": "resnet18", "optim.name": "sgd", "optim.lr": 0.03, "optim.lr_end": 0.0, **COSINE},
+    "byol": {**HEAD, "optim.name": "sgd", "optim.lr": 0.03, **COSINE},
+    "simclr": {**HEAD, "optim.name": "sgd", "optim.lr": 0.03, **COSINE, "method.temperature": 0.2},
+    "moco": {**HEAD, **COSINE},
+    "pcl": {**HEAD, **COSINE},
+    "swav": {**HEAD, **COSINE},
+    "carl": {
+        **HEAD,
+        "optim.name": "lars",
+        "optim.lr": 0.6,
+        "optim.lr_end": 0.0006,
+        "optim.weight_decay": 5e-4,
+        **COSINE,
+        "views": "pipeline simclr",  # and nothing else is set
+    },
+}
+
+
+def lambda_stated(start: float, end: float, epochs: int = 100) -> dict[str, object]:
+    """lambda_e(end, start) of Eq. 8, where the paper says it: sections 4.1 and 4.2."""
+    return {"method.prior_start": start, "method.prior_end": end, "method.prior_epochs": epochs}
 
 
 @dataclass(frozen=True)
@@ -38,6 +69,7 @@ class Setting:
     judged_on: str
     protocol: str
     seeds: int
+    stated: Stated = ()  # of lambda, optimiser, head and views: the values that the paper gives
 
 
 @dataclass(frozen=True)
@@ -75,11 +107,12 @@ def protocol_in_words(protocol: str, epochs: int | None, fraction: float | None 
 def paper_setting(
     data: str,
     method: str,
-    epochs: int = 200,
-    batch_size: int = 256,
+    epochs: int = EPOCHS,
+    batch_size: int = BATCH_SIZE,
     prototypes: int | None = None,
     judged_on: str | None = None,
     protocol: str = "linear, 100 epochs",  # He et al. 2020, which the paper follows
+    also: Mapping[str, object] | None = None,  # stated of this number besides what is stated of the method
 ) -> Setting:
     """A setting as in sections 4 and 5 and appendix A of the paper."""
     usual = PAPER_VALUES[data].prototypes if method in ("carl", "swav") else None
@@ -93,6 +126,7 @@ def paper_setting(
         judged_on=judged_on or data,
         protocol=protocol,
         seeds=1 if data == "imagenet64" else 3,
+        stated=tuple({**STATED[method], **(also or {})}.items()),
     )
 
 
@@ -125,8 +159,8 @@ class Builder:
         for seed in self.scale.seeds_of(RANDOM, data):
             layer = self.scale.run_layer(data, {"train": {"seed": seed}})
             kept = {section: values for section, values in layer.items() if section in ("data", "model")}
-            self._put(Job(f"{data}/random/seed-{seed}", {**kept, "train": {"seed": seed}}, tuple(measures), 1.0))
-            names.append(f"{data}/random/seed-{seed}")
+            self._put(Job(f"{data}/{RANDOM}/seed-{seed}", {**kept, "train": {"seed": seed}}, tuple(measures), 1.0))
+            names.append(f"{data}/{RANDOM}/seed-{seed}")
         return tuple(names)
 
     def _put(self, job: Job) -> None:
@@ -162,7 +196,15 @@ class Builder:
             self.fill(row, f"{place} {protocol}".strip(), jobs, protocol)
 
     def experiment(self, name: str, title: str, section: str, note: str = "", chart: str = "") -> Experiment:
-        return Experiment(name, title, section, tuple(self.jobs.values()), tuple(self.cells), note, chart)
+        return Experiment(
+            name=name,
+            title=title,
+            section=section,
+            jobs=tuple(self.jobs.values()),
+            cells=tuple(self.cells),
+            note=note,
+            chart=chart,
+        )
 
 
 def merge_jobs(one: Job, other: Job) -> Job:
@@ -190,7 +232,7 @@ FOR_SHORT_RUNS: dict[str, tuple[str, Layer]] = {
 
 def preset_of(method: str, scale: Scale) -> Layer:
     """The paper's values; at a smaller scale MoCo's queue is cut to the data (its `small` preset)."""
-    return {"method": {"preset": "small"}} if method == "moco" and scale.name != "paper" else PAPER_PRESET
+    return {"method": {"preset": "small"}} if method == "moco" and scale.name != PAPER_SIZE else PAPER_PRESET
 
 
 def linear(scale: Scale) -> Experiment:
@@ -224,7 +266,7 @@ def linear(scale: Scale) -> Experiment:
             jobs = build.add(data, method, value.replace(" ", "-"), layer, scale.epochs[200], measures)
             paper = (method, f"{title} 200")
             build.fill_linear(f"{method}, {value}", title, 200, jobs, paper_setting(data, method), paper)
-        if scale.name != "paper":
+        if scale.name != PAPER_SIZE:
             build.fill_linear("random weights", title, 200, build.add_random(data, measures))
     return build.experiment("linear", "Linear evaluation", "Table 2, section 5", " ".join(notes))
 
@@ -248,7 +290,7 @@ def transfer(scale: Scale) -> Experiment:
             jobs = () if left_out else build.add(data, method, variant, layer, epochs, [measure])
             setting = paper_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
             build.fill(row, column, jobs, measure.key, setting, (method, column))
-        few = (0.2, 0.5) if scale.name == "smoke" else (0.01, 0.1)  # 1% of 128 images leaves classes without any
+        few = (0.2, 0.5) if scale.name == SMOKE_SIZE else FRACTIONS  # 1% of 128 images leaves classes without any
         labels = [Measure("semi", fraction=part, epochs=scale.train_epochs) for part in few]
         labels.append(Measure("finetune", epochs=scale.train_epochs))
         jobs = build.add(scale.unlabelled, method, variant, layer, epochs, labels)
@@ -280,12 +322,12 @@ def prior(scale: Scale) -> Experiment:
             values, variant = {}, ""  # CARL's run of table 2
         layer = merge([PAPER_PRESET, values, JOINT if joint else {}])
         jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, measures)
-        paper = f"lambda({a},{b})"
+        paper, stated = f"lambda({a},{b})", lambda_stated(float(b), float(a))
         row = paper + OF_JOINT * joint
         for e in kept:
             key = scale.linear_measures(at_epoch=scale.epochs[e])[0].key
-            build.fill(row, f"{e} epochs", jobs, key, paper_setting("stl10", "carl", e), (paper, str(e)))
-        build.fill_linear(row, "", 200, jobs, paper_setting("stl10", "carl"), (paper, "200"))
+            build.fill(row, f"{e} epochs", jobs, key, paper_setting("stl10", "carl", e, also=stated), (paper, str(e)))
+        build.fill_linear(row, "", 200, jobs, paper_setting("stl10", "carl", also=stated), (paper, "200"))
     return build.experiment("prior", "Weight of the prior", "Figure 2, section 4.1", TARGETS_NOTE, "Training epochs")
 
 
@@ -293,13 +335,13 @@ def prototypes(scale: Scale) -> Experiment:
     """Figure 3: number of prototypes; lambda from 4 to 1.5 over the first 100 of 150 epochs."""
     build = Builder(scale)
     counts = scale.grid("prototypes", (10, 100, 500, 1000, 2000, 3000, 5000, 10_000))
-    rows = [("cifar10", False), *([("cifar100", False)] if scale.name != "smoke" else [])]
+    rows = [("cifar10", False), *([("cifar100", False)] if scale.name != SMOKE_SIZE else [])]
     rows += [("cifar10", True)] if scale.joint else []
     for (data, joint), count in product(rows, counts):
         layer = merge([_ablation(scale, count), JOINT if joint else {}])
         variant = f"k-{count}" + "-joint" * joint
         jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-        setting = paper_setting(data, "carl", 150, prototypes=count)
+        setting = paper_setting(data, "carl", 150, prototypes=count, also=lambda_stated(4.0, 1.5))
         row, paper = DATA_TITLES[data] + OF_JOINT * joint, (DATA_TITLES[data], str(count))
         build.fill(row, f"K = {count}", jobs, scale.linear[0], setting, paper)
     return build.experiment("prototypes", "Number of prototypes", "Figure 3, section 4.2", TARGETS_NOTE, "Prototypes")
@@ -316,7 +358,8 @@ def batch_size(scale: Scale) -> Experiment:
                 layer = merge([layer, {"train": {"batch_size": size}, "optim": {"scale_lr": True}}])
                 variant = f"batch-{size}-k-{count}"
             jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-            setting = paper_setting(data, "carl", 150, batch_size=size, prototypes=count)
+            stated = {**lambda_stated(4.0, 1.5), "optim.scale_lr": size != 256}
+            setting = paper_setting(data, "carl", 150, size, count, also=stated)
             place = (str(size), str(count))
             build.fill(f"batch {size}", f"K = {count}", jobs, scale.linear[0], setting, place)
     return build.experiment("batch-size", "Batch size and prototypes", "Table 1, section 4.3", TARGETS_NOTE)
@@ -361,11 +404,11 @@ def _costs(build: Builder, row: str, method: str, jobs: tuple[str, ...]) -> None
     build.fill(row, "images/s", jobs, SPEED)
     build.fill(row, "peak MB", jobs, MEMORY)
     if method == "pcl":
-        build.fill(row, "s a clustering", jobs, CLUSTERING)
+        build.fill(row, "s per clustering", jobs, CLUSTERING)
     if row in ("carl", "simclr"):
-        build.fill(row, "pairs a batch", jobs, PAIRS, paper=(row, "pairs a batch"))
+        build.fill(row, "pairs per batch", jobs, PAIRS, paper=(row, "pairs per batch"))
     if method == "carl":
-        build.fill(row, "images a prototype in use", jobs, PER_PROTOTYPE)
+        build.fill(row, "images per prototype in use", jobs, PER_PROTOTYPE)
 
 
 RECIPES: dict[str, Callable[[Scale], Experiment]] = {

@@ -8,14 +8,17 @@ from pathlib import Path
 
 from carl import files
 from carl.config import resolve
+from carl.defaults import METHOD
 from carl.errors import UserError
 from carl.methods import find_method
-from carl.methods.build import load_data_for
 from carl.methods.paper import PAPER_VALUES
+from carl.methods.training_data import load_data_for
 from carl.reproduction import assignment_cost
 from carl.reproduction.cost import Estimate, estimate
 from carl.reproduction.data_paths import data_source
+from carl.reproduction.dry_run import overview_lines
 from carl.reproduction.jobs import (
+    DONE,
     Job,
     Outcome,
     adopt_outcomes,
@@ -24,10 +27,9 @@ from carl.reproduction.jobs import (
     keep_outcome,
     read_outcome,
 )
-from carl.reproduction.overview import overview_lines
 from carl.reproduction.recipes import Experiment, distinct_jobs, find_experiments
-from carl.reproduction.runner import Shard, job_state, outcome_state, run_jobs
-from carl.reproduction.scales import SCALES, Scale
+from carl.reproduction.runner import INTERRUPTED, WAITING, Shard, job_state, outcome_state, run_jobs
+from carl.reproduction.scales import PAPER_SIZE, SCALES, SMOKE_SIZE, Scale
 from carl.reproduction.tables import write_tables_and_figures
 from carl.training.console import duration
 
@@ -92,14 +94,21 @@ def plan_reproduction(request: ReproduceRequest) -> Reproduction:
     scale = SCALES[request.scale]
     if request.own_runs:
         if not scale.on_the_way:
-            raise UserError(f"--own-runs is of no use at --scale {scale.name}, which has one length; use --scale paper")
+            raise UserError(f"--own-runs does nothing at --scale {scale.name}, which has one length; use --scale paper")
         scale = replace(scale, own_runs=True)
     experiments = tuple(find_experiments(request.experiment, scale))
     shard = Shard() if request.shard is None else Shard.parse(request.shard)
     check_folders(request.data_root, request.out)
     runs = Path("runs/reproduction") if request.out is None else request.out / "runs"
     results = request.out or Path("results/reproduction")
-    return Reproduction(scale, experiments, shard, request.data_root, runs / scale.name, results / scale.name)
+    return Reproduction(
+        scale=scale,
+        experiments=experiments,
+        shard=shard,
+        data_root=request.data_root,
+        runs=runs / scale.name,
+        results=results / scale.name,
+    )
 
 
 def check_folders(data_root: Path | None, out: Path | None) -> None:
@@ -111,7 +120,7 @@ def check_folders(data_root: Path | None, out: Path | None) -> None:
 
 def run_reproduction(work: Reproduction, yes: bool, say: Say) -> int:
     """Run what is not done, and write tables and figures of what is; the exit code."""
-    small = work.scale.name == "smoke"  # where everything is run: that it runs is the question
+    small = work.scale.name == SMOKE_SIZE  # where everything is run: that it runs is the question
     if not small and (adopted := adopt_outcomes(work.all_jobs, work.results, work.runs)):
         say(f"{adopted} outcomes are taken from {work.results}; to measure them yourself, give another --out")
     expected = None if small else expected_cost(work, yes, say)
@@ -129,7 +138,7 @@ def run_reproduction(work: Reproduction, yes: bool, say: Say) -> int:
 
 def expected_cost(work: Reproduction, yes: bool, say: Say) -> Estimate | None:
     """The time that the remaining runs will take, None if there are none. More than a day needs `yes`."""
-    waiting = [job for job in work.jobs if job_state(work.runs, job) != "done"]
+    waiting = [job for job in work.jobs if job_state(work.runs, job) != DONE]
     if not waiting:
         return None
     check_data(waiting, work.data_root, work.scale, say)
@@ -158,14 +167,14 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: S
     missing: dict[str, UserError] = {}
     for name in sorted({name for names in needed.values() for name in names}):
         data = data_source(name, data_root)
-        if scale.name == "paper" and data["source"] == name:
+        if scale.name == PAPER_SIZE and data["source"] == name:
             continue
         try:
-            images = load_data_for(resolve([{"data": data}], find_method("carl").Options)).training_images
+            images = load_data_for(resolve([{"data": data}], find_method(METHOD).Options)).training_images
         except UserError as error:
             missing[name] = error
             continue
-        if scale.name == "paper" and images != PAPER_VALUES[name].images:
+        if scale.name == PAPER_SIZE and images != PAPER_VALUES[name].images:
             raise UserError(
                 f"{data['source']} has {images:,} training images and the paper's {name} has "
                 f"{PAPER_VALUES[name].images:,}; give --data-root with the whole data set, or use --scale cpu"
@@ -180,7 +189,7 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: S
 def measure_assignment_cost(work: Reproduction, say: Say) -> None:
     """Measure once what choosing prototypes costs, when no run is left that could slow it down."""
     jobs = [job for experiment in work.experiments for job in experiment.jobs]
-    if any(job_state(work.runs, job) in ("waiting", "cut off") for job in jobs):
+    if any(job_state(work.runs, job) in (WAITING, INTERRUPTED) for job in jobs):
         return
     for experiment in work.experiments:
         if lacks_assignment_cost(work, experiment):
@@ -240,16 +249,16 @@ def say_status(work: Reproduction, say: Say) -> None:
         states = [state_now(job, work) for job in own]
         counts = ", ".join(f"{states.count(kind)} {kind}" for kind in dict.fromkeys(states)) or "none"
         say(f"{experiment.name}: {counts} of {len(states)} runs")
-        unsaid = "done" if "done" in states else "waiting"
+        unsaid = DONE if DONE in states else WAITING
         for job, kind in zip(own, states, strict=True):
             if kind != unsaid:
                 say(f"  {kind}: {job.name}")
-        if "done" in states and lacks_assignment_cost(work, experiment):
-            say("  waiting: what choosing prototypes costs, measured when the runs are done")
+        if DONE in states and lacks_assignment_cost(work, experiment):
+            say(f"  {WAITING}: what choosing prototypes costs, measured when the runs are done")
 
 
 def state_now(job: Job, work: Reproduction) -> str:
     """The job's state, counting an outcome that would be adopted; `running` while a process works on it."""
     kept = adoptable_outcome(job, work.results, work.runs)
     found = job_state(work.runs, job) if kept is None else outcome_state(kept, job)
-    return "running" if found != "done" and is_in_progress(job, work.runs) else found
+    return "running" if found != DONE and is_in_progress(job, work.runs) else found

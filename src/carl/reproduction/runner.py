@@ -16,8 +16,11 @@ from types import FrameType
 from carl import files
 from carl.child_process import end_with_parent, start_python
 from carl.errors import UserError
+from carl.records.run_directory import RunDirectory
 from carl.reproduction.cost import Estimate
 from carl.reproduction.jobs import (
+    DONE,
+    FAILED,
     InUseError,
     Job,
     Outcome,
@@ -32,6 +35,7 @@ from carl.terminal import show_line
 from carl.training.console import duration
 
 Say = Callable[[str], None]
+WAITING, INTERRUPTED = "waiting", "interrupted"  # states of a job without an outcome
 IN_USE = 75  # exit code of a job's process if another process works on the job (EX_TEMPFAIL)
 WINDOWS = os.name == "nt"
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
@@ -57,17 +61,17 @@ class Shard:
 
 
 def job_state(root: Path, job: Job) -> str:
-    """`done`, `measures missing`, `failed`, `cut off` or `waiting`; the last two also while a process works on it."""
+    """`done`, `measures missing`, `failed`, `interrupted` or `waiting`. A process may be at work on the last two."""
     outcome = read_outcome(root, job)
     if outcome is None:
-        return "cut off" if (root / job.name / "checkpoint.pt").exists() else "waiting"
+        return INTERRUPTED if RunDirectory(root / job.name).checkpoint_file.exists() else WAITING
     return outcome_state(outcome, job)
 
 
 def outcome_state(outcome: Outcome, job: Job) -> str:
-    if outcome["state"] != "done":
+    if outcome["state"] != DONE:
         return str(outcome["state"])
-    return "done" if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
+    return DONE if all(is_measured(outcome, measure) for measure in job.measures) else "measures missing"
 
 
 def run_jobs(
@@ -83,7 +87,7 @@ def run_jobs(
     `own_process` gives each job a process of its own: its peak memory is its own, and a crash takes nothing with it.
     `expected` is the estimate for the jobs that are not done, if there is one.
     """
-    todo = [job for job in jobs if job_state(root, job) != "done"]
+    todo = [job for job in jobs if job_state(root, job) != DONE]
     if len(todo) < len(jobs):
         say(f"{len(jobs) - len(todo)} of {len(jobs)} runs are finished already")
     failed: dict[str, str] = {}
@@ -120,7 +124,7 @@ def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Es
 
 def _seconds_spent(outcome: Outcome) -> float | None:
     """Seconds of training, including what came before interruptions, and of measuring."""
-    if outcome["state"] != "done" or outcome.get("train_seconds") is None:
+    if outcome["state"] != DONE or outcome.get("train_seconds") is None:
         return None
     return float(outcome["train_seconds"] + sum(measure["seconds"] for measure in outcome["measures"].values()))
 
@@ -129,12 +133,12 @@ def _note_failure(job: Job, root: Path, reason: str) -> None:
     """Write the failure down, except over a finished outcome or while another process works on the job."""
     with job_lock(job, root) as alone:
         found = stored_outcome(root, job)
-        if alone and (found is None or found["state"] != "done"):
+        if alone and (found is None or found["state"] != DONE):
             files.write_json(outcome_file(root, job), failed_outcome(job, reason))
 
 
 def failed_outcome(job: Job, reason: str) -> Outcome:
-    return {"name": job.name, "state": "failed", "reason": reason, "layer": job.to_json()["layer"], "measures": {}}
+    return {"name": job.name, "state": FAILED, "reason": reason, "layer": job.to_json()["layer"], "measures": {}}
 
 
 def _run_here(job: Job, root: Path, data_root: Path | None) -> str | None:
@@ -159,7 +163,7 @@ def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | N
         before = output.tell()  # what earlier attempts said
         # In a session of its own, so that Ctrl-C reaches it once, from us.
         child = start_python(arguments, stdout=output, stderr=subprocess.STDOUT, own_session=True)
-        with _signals_to(child) as passed_on:
+        with signals_to(child) as passed_on:
             code = _wait(child, log)
     signum = passed_on[0] if passed_on else code - 128
     if signum in ENDING:
@@ -193,7 +197,7 @@ def _last_line(log: Path, begin: int = 0) -> str:
 
 
 @contextmanager
-def _signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+def signals_to(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
     """Passes signals that would end this process on to the child, which saves. Gives a list of the signals that came.
 
     A second one reaches the child too, and ends it at once.

@@ -6,8 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from carl.config import Layer, merge
+from carl.defaults import RANDOM
+from carl.defaults import SCALES as NAMES
 from carl.methods.paper import PAPER_VALUES
 from carl.reproduction.jobs import Measure
+
+SMOKE_SIZE, CPU_SIZE, PAPER_SIZE = NAMES
 
 # Names as the paper prints them.
 DATA_TITLES = {
@@ -58,7 +62,7 @@ class Scale:
 
     def data_section(self, name: str) -> Layer:
         """The data section for a data set of the paper, without where it is on this machine."""
-        return {"data": {"source": self.source or name, "limit": self.limit}}
+        return {"data": {"source": self.source or name, "limit": self.limit, "limit_by": "first"}}
 
     def images(self, name: str, method: str) -> int:
         images = paper_images(name, method)
@@ -82,7 +86,7 @@ class Scale:
 
 
 PAPER = Scale(
-    name="paper",
+    name=PAPER_SIZE,
     words="set up as in the paper; what is in italics was measured otherwise",
     data=("cifar10", "cifar100", "stl10", "imagenet64"),
     unlabelled="stl10",
@@ -103,13 +107,13 @@ PAPER = Scale(
 # 16 runs with joint ones stay beside them. Last came the other two methods from CIFAR-100, and BYOL and SwAV, which had
 # ended below random weights, with one value for short runs each.
 CPU = Scale(
-    name="cpu",
+    name=CPU_SIZE,
     words="10,000 training images, 20 epochs where the paper has 150 or 200, MoCo's queue and PCL's clusters cut to "
     "the data, linear-cached",
     data=("cifar10",),
     unlabelled="cifar10",
     epochs={150: 20, 200: 20},
-    main_seeds={"carl": 3, "simclr": 3, "random": 3},
+    main_seeds={"carl": 3, "simclr": 3, RANDOM: 3},
     common={"probe": {"every": 1}},
     on_the_way=False,
     linear=("linear-cached", "knn"),
@@ -122,7 +126,7 @@ CPU = Scale(
 )
 
 SMOKE = Scale(
-    name="smoke",
+    name=SMOKE_SIZE,
     words="a check that everything runs; the numbers mean nothing",
     data=("cifar10",),
     unlabelled="cifar10",

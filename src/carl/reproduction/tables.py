@@ -11,7 +11,7 @@ from pathlib import Path
 
 from carl import files
 from carl.reproduction import assignment_cost
-from carl.reproduction.cells import WORDS, FilledCell, differences, fill_cells, ours_in_words
+from carl.reproduction.cells import WORDS, FilledCell, differences, fill_cells, method_of, ours_in_words
 from carl.reproduction.figures import draw, draw_assignment_cost
 from carl.reproduction.jobs import Outcome
 from carl.reproduction.recipes import CLUSTERING, SPEED, Experiment, Setting
@@ -34,7 +34,7 @@ def caption(experiment: Experiment, scale: Scale, cells: Sequence[FilledCell]) -
     for column in _rows_and_columns(cells)[1]:
         own = {f.cell.row: differences(f) for f in cells if f.cell.column == column and f.settings and f.cell.setting}
         texts = []
-        for name in WORDS:
+        for name in dict.fromkeys([*WORDS, *(name for one in own.values() for name in one)]):
             found = {row: one[name] for row, one in own.items() if name in one and one[name][1] not in row}
             theirs, ours = (" or ".join(dict.fromkeys(pair[side] for pair in found.values())) for side in (0, 1))
             where = f" for {' and '.join(found)}" if len(found) < len(own) else ""
@@ -145,8 +145,10 @@ def comma_separated(experiment: Experiment, scale: Scale, cells: Sequence[Filled
 
 
 def _setting_values(settings: Sequence[Setting], name: str) -> str:
-    values = dict.fromkeys(getattr(setting, name) for setting in settings)
-    return " | ".join("" if value is None else str(value) for value in values)
+    values = [getattr(setting, name) for setting in settings]
+    if name == "stated":
+        values = ["; ".join(f"{key}={value}" for key, value in stated) for stated in values]
+    return " | ".join(dict.fromkeys("" if value is None else str(value) for value in values))
 
 
 def health_table(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> str:
@@ -161,8 +163,8 @@ def health_table(experiment: Experiment, outcomes: Mapping[str, Outcome]) -> str
         if not probes or "used" not in probes[-1]:
             continue
         last = probes[-1]
-        options = outcome["config"]["method"]
-        count = options["prototypes"] if "prototypes" in options else options["clusters"][0]  # PCL: the first is probed
+        method, config = method_of(outcome)
+        count = method.probed_prototypes(config)
         when = outcome["collapsed_at"]
         cell = next(filled for filled in fill_cells(experiment, {name: outcome}) if name in filled.cell.jobs)
         ours = "" if cell.mean is None else f"*{cell.mean:.2f}*"  # one seed: never the paper's

@@ -14,6 +14,7 @@ from torch import Tensor
 from carl import distributed, files
 from carl.device import get_random_state, set_random_state
 from carl.errors import UserError
+from carl.models.pretrained import source_in_run, stated, wanted_by_run
 from carl.models.torch_files import read_torch_file
 from carl.models.weights import check_finite, write_weights
 from carl.records.run_directory import RUN_FORMAT, RunDirectory
@@ -89,10 +90,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
         found = state.pop("format")
     except Exception as error:  # damaged and foreign files fail in many ways
         reason = (str(error).splitlines() or ["unreadable"])[0]
-        raise UserError(f"{path} is not a checkpoint of ours: {reason}; start again with another --out") from None
+        raise UserError(
+            f"{path} is not a checkpoint that carl wrote: {reason}; start again with another --out"
+        ) from None
     if not isinstance(found, int):
         raise UserError(
-            f"{path} is not a checkpoint of ours: its format is not a number; start again with another --out"
+            f"{path} is not a checkpoint that carl wrote: its format is not a number; start again with another --out"
         )
     if found != RUN_FORMAT:
         raise UserError(f"{path} has format {found}, not {RUN_FORMAT}; resume with the version of carl that wrote it")
@@ -100,7 +103,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
         checkpoint = Checkpoint(**state)
         checkpoint.check()
     except TypeError as error:
-        raise UserError(f"{path} is not a checkpoint of ours: {error}; start again with another --out") from None
+        raise UserError(
+            f"{path} is not a checkpoint that carl wrote: {error}; start again with another --out"
+        ) from None
     return checkpoint
 
 
@@ -126,10 +131,35 @@ class Saver:
         if distributed.is_main():
             self._write_weights(self.run.kept_encoder(epoch))
 
-    def _write_weights(self, encoder: Path) -> None:
+    def keep_start(self) -> None:
+        """Keep a copy of the encoder that the run starts from."""
+        if distributed.is_main():
+            self._write_weights(self.run.start_file, head=False)
+
+    def keep_better(self, trained: bool) -> None:
+        """Make encoder.safetensors the trained encoder, or the one that the run started from.
+
+        The other one stays beside it. Without its encoder the head means nothing, so it goes where that is.
+        """
+        run = self.run
+        if trained or not run.start_file.is_file():
+            for stale in (run.last_file, run.head_of(run.last_file)):  # of an end that the run has gone beyond
+                stale.unlink(missing_ok=True)
+            return
+        self._write_weights(run.last_file)
+        with files.atomic_writer(run.encoder_file) as file:
+            file.write(run.start_file.read_bytes())
+        run.head_file.unlink(missing_ok=True)
+
+    def _write_weights(self, encoder: Path, head: bool = True) -> None:
         """Write the encoder to this file, and its head beside it."""
-        write_weights(encoder, self.learner.method.encoder)
-        write_weights(self.run.head_of(encoder), self.learner.method.head)
+        model, record = self.learner.config.model, self.run.read_data()
+        facts = None
+        if record is not None:
+            facts = stated(model.backbone, model.stem, wanted_by_run(record), source_in_run(self.run))
+        write_weights(encoder, self.learner.method.encoder, facts)
+        if head:
+            write_weights(self.run.head_of(encoder), self.learner.method.head)
 
     def _checkpoint(self) -> Checkpoint:
         learner = self.learner

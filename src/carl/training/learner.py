@@ -13,10 +13,9 @@ from carl.data.batches.base import Batch
 from carl.methods import Method
 from carl.methods.base import Metrics
 from carl.optim import build_optimizer, rate_at, set_rate
+from carl.precision import computing_in
 from carl.training.accumulation import backward_in_parts
 from carl.training.data_parallel import check_all_learn, data_parallel
-
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Learner:
@@ -27,9 +26,7 @@ class Learner:
         self.steps_done, self.total_steps = 0, total_steps
         self.optimizer = build_optimizer(method, config.optim)
         precision = config.train.precision
-        self.autocast = torch.autocast(
-            device.type, dtype=PRECISIONS.get(precision, torch.bfloat16), enabled=precision != "fp32"
-        )
+        self.autocast = computing_in(precision, device.type)
         self.scaler = torch.amp.GradScaler(device.type, enabled=precision == "fp16")
         self.compute: Any = method  # computes the loss; with many processes the backward pass averages the gradients
         if distributed.world_size() > 1 and config.train.accumulate == 1:

@@ -35,7 +35,7 @@ class Trainer:
         learner, per_epoch = self.learner, self.batches.steps_per_epoch
         with self.signals.noticed():
             if learner.steps_done == 0:
-                self.probing.before_training(learner.method)
+                self.progress.note_probe(self.probing.before_training(learner.method))
             while learner.steps_done < learner.total_steps:
                 epoch, done = divmod(learner.steps_done, per_epoch)
                 if done == 0:
@@ -58,7 +58,7 @@ class Trainer:
     def _train_epoch(self, epoch: int, first_step: int) -> None:
         """Take the steps of an epoch from `first_step` on."""
         config, per_epoch = self.learner.config, self.batches.steps_per_epoch
-        self.progress.restart_clock()
+        self.progress.begin_epoch()
         for batch in self.batches.epoch(epoch, first_step=first_step):
             self._take_step(batch)
             done = self.learner.steps_done
@@ -82,8 +82,8 @@ class Trainer:
     def _end_epoch(self, epoch: int) -> None:
         self.guard.check_weights()
         average_running_statistics(self.learner.method)
-        self.probing.after_epoch(self.learner.method, self.learner.steps_done, epoch)
-        self.progress.show_epoch(epoch)
+        self.progress.note_probe(self.probing.after_epoch(self.learner.method, self.learner.steps_done, epoch))
+        self.progress.show_epoch()
         if epoch in self.learner.config.train.keep_epochs:
             self.saver.keep_encoder(epoch)
         self.save()

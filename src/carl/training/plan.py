@@ -5,20 +5,37 @@ Nothing is computed on a device here and nothing is written except the cache of 
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from carl import distributed, files
-from carl.config import Config, Layer, OptimConfig, differences, merge, resolve
+from carl.config import Config, Layer, OptimConfig, TrainConfig, differences, merge, resolve
 from carl.data.batches.build import settled
-from carl.data.dataset import UNLABELLED, Dataset
+from carl.data.dataset import UNLABELLED, Dataset, Statistics
 from carl.data.facts import DataFacts
+from carl.defaults import METHOD
+from carl.device import pick_device
 from carl.errors import UserError
 from carl.methods import find_method
-from carl.methods.build import load_data_for, read_config, with_absolute_paths
+from carl.methods.run_config import read_config, with_absolute_paths
+from carl.methods.training_data import load_data_for
+from carl.models.pretrained import PretrainedWeights
+from carl.precision import settled_precision
 from carl.records.run_directory import RunDirectory
+from carl.training.budget import remarks as budget_remarks
+from carl.training.budget import usual_batch_size, usual_epochs
 from carl.training.journal import check_sinks
+from carl.training.starting_weights import (
+    StartedFrom,
+    remarks_on_weights,
+    side_of_views,
+    side_to_pack,
+    starting_weights,
+    with_their_values,
+    without_normalisation,
+)
 from carl.views.configured import build_views, check_views
 from carl.views.operations import OPERATIONS
 from carl.views.views import Views
@@ -49,6 +66,7 @@ class Plan:
     command: tuple[str, ...]
     out: Path | None  # directory of a new run; None: `runs/DATA-METHOD`, with a number if that is taken
     resumed: RunDirectory | None = None  # the run to resume; None starts a new one
+    started_from: StartedFrom | None = None  # the weights of a new run, if they are not random
     extended_from: int | None = None  # the epochs that the resumed run had, if it gets more
 
     @property
@@ -77,20 +95,28 @@ def plan(request: PretrainRequest) -> Plan:
     run = run_to_resume(request)
     if run is None:
         check_start(request)
-        config, dataset = configured(layer)
+        config, dataset, weights = configured(layer)
         extended_from = None
     else:
         config, dataset, extended_from = reopened(run, layer)
+        weights = None  # those of the run go on
     method, facts = find_method(config.method.name), DataFacts.of(config.data, dataset)
     return Plan(
         config=config,
         dataset=dataset,
         facts=facts,
         views=checked_views(config, dataset),
-        notes=(*dataset.notes, *remarks_on_data(config, dataset, facts), *method.remarks(config, facts)),
+        notes=(
+            *dataset.notes,
+            *remarks_on_weights(weights, facts.image_size, config.data.mean is not None),
+            *remarks_on_data(config, dataset, facts),
+            *(remarks_on_length(layer, config, facts) if run is None else ()),
+            *method.remarks(config, facts),
+        ),
         command=request.command,
         out=request.out,
         resumed=run,
+        started_from=StartedFrom.of(weights),
         extended_from=extended_from,
     )
 
@@ -99,13 +125,13 @@ def run_to_resume(request: PretrainRequest) -> RunDirectory | None:
     """The run to resume: the one that is named, or --out if it exists and --resume auto or torchrun asks for it."""
     out, resume = request.out, request.resume
     if resume is not None and resume != "auto" and out is not None:
-        raise UserError(f"--resume {resume} goes on in its own directory; leave out --out {out}")
+        raise UserError(f"--resume {resume} continues in its own directory; leave out --out {out}")
     if resume is not None and resume != "auto":
         return RunDirectory.open(Path(resume))
     if resume == "auto" and out is None:
         raise UserError("--resume auto needs to know the run; add --out RUN")
     goes_on = resume == "auto" or distributed.restarted()
-    return RunDirectory.open(out) if goes_on and out is not None and (out / "config.toml").exists() else None
+    return RunDirectory.open(out) if goes_on and out is not None and RunDirectory(out).exists else None
 
 
 def check_start(request: PretrainRequest) -> None:
@@ -118,33 +144,88 @@ def check_start(request: PretrainRequest) -> None:
         raise UserError("with --max-restarts a process that is started again must find its run; add --out RUN")
 
 
-def configured(layer: Layer) -> tuple[Config, Dataset]:
-    """The complete configuration of a new run, and the data it is for.
+def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None]:
+    """The complete configuration of a new run, the data it is for, and the weights that it starts from.
 
     Everything the user wrote is checked before the data are opened, so that a slip costs no time.
     """
-    method = find_method(str(merge([layer]).get("method", {}).get("name", "carl")))
+    method = find_method(str(merge([layer]).get("method", {}).get("name", METHOD)))
     config = resolve([layer], method.Options)
     check_views(config.views)
     check_text("data.source", config.data.source)
     check_sinks(config.log)
-    dataset = load_data_for(config)
+    weights = starting_weights(layer)
+    layer = with_their_values(layer, weights)
+    config, dataset = _with_data(resolve([layer], method.Options), weights)
+    if config.data.mean is None and weights is not None:  # images of other channels than the weights'
+        layer = without_normalisation(layer)
     config = completed(layer, DataFacts.of(config.data, dataset))
     ranks = distributed.launched()  # known before the processes have met
-    return config.model_copy(update={"data": settled(config.data, config.train, dataset, ranks)}), dataset
+    return config.model_copy(update={"data": settled(config.data, config.train, dataset, ranks)}), dataset, weights
+
+
+def _with_data(config: Config, weights: PretrainedWeights | None) -> tuple[Config, Dataset]:
+    """The data, packed for the weights; and the configuration with the size and normalisation that both allow."""
+
+    def changed(**values: object) -> Config:
+        return config.model_copy(update={"data": config.data.model_copy(update=values)})
+
+    if weights is None:
+        return config, load_data_for(config)
+    dataset = load_data_for(changed(image_size=side_to_pack(config, weights), mean=None, std=None))
+    mean, std = config.data.mean, config.data.std
+    if mean is None or std is None or len(mean) != dataset.train.images.channels:
+        mean, std = None, None
+    else:
+        dataset = dataclasses.replace(dataset, statistics=Statistics(mean, std))
+    return changed(image_size=side_of_views(config, weights, dataset), mean=mean, std=std), dataset
 
 
 def completed(layer: Layer, facts: DataFacts) -> Config:
     """The values that were asked for; the preset for this kind of data gives all others."""
     given = merge([layer])
-    method = find_method(str(given.get("method", {}).get("name", "carl")))
-    preset = given.get("method", {}).get("preset") or method.default_preset(facts)
+    method = find_method(str(given.get("method", {}).get("name", METHOD)))
+    has_start = given.get("model", {}).get("init") is not None
+    preset = given.get("method", {}).get("preset") or method.usual_preset(facts, epochs_asked(given, facts), has_start)
     known, chosen = {"data": {"image_size": facts.image_size}}, {"method": {"preset": preset}}
     values = fitting_rates(method.preset(preset, facts), given)
-    config = resolve([known, values, given, chosen], method.Options)
+    usual = usual_length(merge([values, given]), facts)
+    config = resolve([known, values, usual, given, chosen], method.Options)
     if config.probe.every is None:
         config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
+    precision = settled_precision(config.train.precision, pick_device(config.train.device).type)
+    config = config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
     return method.completed(config)
+
+
+def epochs_asked(given: Layer, facts: DataFacts) -> int:
+    """The epochs that the user asks for, or the usual number. A value of another kind is refused by `resolve`."""
+    train = {**TrainConfig().model_dump(), **given.get("train", {})}
+    asked = given.get("train", {}).get("epochs")
+    return asked if isinstance(asked, int) else usual_epochs(facts, pick_device(str(train["device"])).type)
+
+
+def usual_length(values: Layer, facts: DataFacts) -> Layer:
+    """The epochs, if `values` do not say how many, and the batch size that the preset's or the usual one becomes.
+
+    What the user gives comes after it.
+    """
+    train = {**TrainConfig().model_dump(), **values.get("train", {})}
+    found: dict[str, int] = {}
+    if "epochs" not in values.get("train", {}):
+        found["epochs"] = usual_epochs(facts, pick_device(str(train["device"])).type)
+    if isinstance(train["batch_size"], int) and isinstance(train["accumulate"], int):  # otherwise `resolve` says so
+        smallest = max(2 * distributed.launched(), train["accumulate"])
+        found["batch_size"] = usual_batch_size(train["batch_size"], facts.images, smallest)
+    return {"train": found}
+
+
+def remarks_on_length(layer: Layer, config: Config, facts: DataFacts) -> list[str]:
+    """What was chosen because neither the user nor the preset said how long the run and how large a batch is."""
+    given = merge([layer]).get("train", {})
+    preset = find_method(config.method.name).preset(config.method.preset, facts).get("train", {})
+    before = {**TrainConfig().model_dump(), **preset, **given}["batch_size"]
+    return budget_remarks(config.train, facts, "epochs" not in {**given, **preset}, before)
 
 
 def fitting_rates(preset: Layer, given: Layer) -> Layer:
@@ -213,5 +294,6 @@ def remarks_on_data(config: Config, dataset: Dataset, facts: DataFacts) -> list[
     if config.data.limit is not None and labels is not None and dataset.pretraining.labelled:
         found, known = len(set(labels[labels != UNLABELLED].tolist())), len(dataset.class_names)
         if found < known:
-            remarks.append(f"the first {len(labels)} images (data.limit) are of {found} of the {known} classes")
+            which = "the first " if config.data.limit_by == "first" else ""
+            remarks.append(f"{which}{len(labels)} images (data.limit) are of {found} of the {known} classes")
     return remarks

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -14,18 +16,30 @@ from carl import distributed
 from carl.config import Config
 from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
-from carl.evaluation.features import extract_features, frozen, map_images
-from carl.evaluation.neighbours import knn_accuracy
+from carl.evaluation.features import frozen, map_images
+from carl.evaluation.intervals import packed, unpacked
+from carl.evaluation.neighbours import knn_right, neighbour_stability, view_separation
 from carl.methods import Method
 from carl.methods.base import spread
-from carl.methods.health import TOO_EARLY, Finding, PrototypeHealth, measure_health, rank_me, verdict
+from carl.methods.health import (
+    TOO_EARLY,
+    Finding,
+    PrototypeHealth,
+    epochs_that_count,
+    measure_health,
+    rank_me,
+    verdict,
+)
 from carl.models.batch_norm import by_batch_statistics
+from carl.records.adaptation import GAINED, KNN, LOST, RIGHT, SEPARATION, STABILITY
 from carl.records.metrics import Record
-from carl.training.console import Console
+from carl.records.verdicts import EARLY_STEPS
+from carl.training.console import Console, Probed
 from carl.training.journal import Journal
 from carl.views.views import Views
 
 PROBE_EPOCH = 2**31 - 1  # the probe's views are drawn from an epoch that training never reaches
+AT_ONCE = 256  # images that go through the model together
 
 
 @dataclass(frozen=True)
@@ -35,59 +49,115 @@ class ProbeResult:
     spread: float  # of the unit embeddings that the loss compares; 0 when all are the same
     knn: float | None  # None without labels
     findings: list[Finding]
+    stability: float | None = None  # of the nearest neighbours over views; only where there is a start to compare with
+    separation: float | None = None  # of views of one image from those of others; likewise
+    right: np.ndarray | None = None  # which test images kNN names rightly; likewise
 
     def record(self, judged: bool = True) -> Record:
         record: Record = {} if self.health is None else dict(self.health.as_metrics())
         record["rank_me"], record["spread"] = self.rank, self.spread
         if self.knn is not None:
-            record["knn"] = self.knn
+            record[KNN] = self.knn
+        if self.stability is not None:
+            record[STABILITY] = self.stability
+        if self.right is not None:
+            record[RIGHT] = packed(self.right)
+        if self.separation is not None:
+            record[SEPARATION] = self.separation
         if judged:
             record["verdict"] = verdict(self.findings)
             record["findings"] = [finding.kind for finding in self.findings]
         return record
 
-    def summary(self) -> str:
-        parts = [] if self.knn is None else [f"kNN probe (online) {self.knn:.1f}%"]
+    @property
+    def quality(self) -> str:
+        """The main figure, in a few words: kNN accuracy where there are labels, otherwise the verdict."""
+        if self.knn is not None:
+            return f"kNN probe {self.knn:.1f}%"
+        if self.stability is not None:
+            return f"neighbour stability {self.stability:.1f}%"
+        return f"probe {verdict(self.findings)}, RankMe {self.rank:.0f}"
+
+    @property
+    def start(self) -> str:
+        """The main figure of an untrained model, which there is no verdict on."""
+        return f"RankMe {self.rank:.0f}" if self.knn is None and self.stability is None else self.quality
+
+    @property
+    def details(self) -> str:
+        """The figures, in words that none of training's figures has."""
+        parts = [] if self.knn is None else [f"kNN (online) {self.knn:.1f}%"]
+        if self.stability is not None:
+            parts.append(f"neighbour stability {self.stability:.1f}%")
         if self.health is not None:
-            parts.append(f"{self.health.used}/{self.health.prototypes} prototypes")
+            parts.append(
+                f"{self.health.used} of {self.health.prototypes} prototypes chosen by {self.health.images} images"
+            )
             parts.append(f"views agree {100 * self.health.agreement:.0f}%")
-        return "  ".join([*parts, f"RankMe {self.rank:.0f}"])
+        return "  ".join([*parts, f"spread {self.spread:.2f}", f"RankMe {self.rank:.0f}"])
 
 
 class Probe:
-    """Reads a fixed sample with the frozen model; changes nothing that training depends on."""
+    """Reads a fixed sample with the frozen model; changes nothing that training depends on.
+
+    The model is seen with the running statistics of batch norm, as it will be used. In the first EARLY_STEPS these are
+    not yet those of images, or lag behind weights that change fast, and it is seen with the statistics of its batch, as
+    training sees it. Before training that is so for prototype health alone: random weights are measured elsewhere too,
+    as they are. An encoder that started from weights always is seen as it will be used, and its neighbours are measured
+    without labels too, because it has a start to be compared with.
+    """
 
     def __init__(self, config: Config, dataset: Dataset, views: Views, device: torch.device) -> None:
         self.config, self.dataset, self.views, self.device = config, dataset, views, device
         self.sample = _chosen(len(dataset.pretraining), config.probe.images)
         self.voters = _labelled_rows(dataset.train, config.probe.train_images)
+        self.has_start = config.model.init is not None
         self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
 
-    def run(self, method: Method, epochs_done: int) -> ProbeResult:
-        health = self._health(method, epochs_done)
-        split, rows, size = self.dataset.pretraining, self.sample, self.config.data.image_size
-        assert size is not None
-        with frozen(method):
-            embeddings = map_images(method.embed, split, self.dataset.statistics, size, self.device, rows)
-        spread_found = float(spread(embeddings))
-        findings = method.findings(health, spread_found, epochs_done)
-        features = self._features(method, split, rows)
-        return ProbeResult(health, rank_me(features), spread_found, self._knn(method), findings)
+    def run(self, method: Method, epochs_done: int, steps_done: int) -> ProbeResult:
+        health = self._health(method, by_batch=steps_done < EARLY_STEPS)
+        by_batch = 0 < steps_done < EARLY_STEPS and not self.has_start
+        split, rows = self.dataset.pretraining, self.sample
+        spread_found = float(spread(self._map(method, method.embed, split, rows, by_batch)))
+        findings = method.findings(health, spread_found, epochs_that_count(epochs_done, steps_done))
+        features = self._map(method, method.encoder, split, rows, by_batch)
+        right = self._right(method, by_batch)
+        knn = None if right is None else 100 * float(right.mean())
+        if not self.has_start or len(rows) < 3:
+            return ProbeResult(health, rank_me(features), spread_found, knn, findings)
+        first, second = self._features_of_views(method)
+        stable, separate = neighbour_stability(first, second, features), view_separation(first, second)
+        return ProbeResult(
+            health, rank_me(features), spread_found, knn, findings, stability=stable, separation=separate, right=right
+        )
 
-    def _features(self, method: Method, split: Split, rows: np.ndarray) -> Tensor:
-        size = self.config.data.image_size
+    def _map(
+        self, method: Method, function: Callable[[Tensor], Tensor], split: Split, rows: np.ndarray, by_batch: bool
+    ) -> Tensor:
+        """`function` of the images at `rows`: a (N, ...) CPU tensor."""
+        size, statistics = self.config.data.image_size, self.dataset.statistics
         assert size is not None
-        return extract_features(method.encoder, split, self.dataset.statistics, size, self.device, rows)
+        if not by_batch or len(rows) < 2:
+            with frozen(method):
+                return map_images(function, split, statistics, size, self.device, rows=rows, batch_size=AT_ONCE)
+        parts = _dealt(rows)
+        with frozen(method), by_batch_statistics(method):
+            found = [
+                map_images(function, split, statistics, size, self.device, rows=part, batch_size=len(part))
+                for part in parts
+            ]
+        values = found[0].new_empty((len(rows), *found[0].shape[1:]))
+        for place, part in enumerate(found):
+            values[place :: len(parts)] = part
+        return values
 
-    def _health(self, method: Method, epochs_done: int) -> PrototypeHealth | None:
-        """Health before training, with the batch's own statistics, which is how training begins."""
+    def _health(self, method: Method, by_batch: bool) -> PrototypeHealth | None:
         split = self.dataset.pretraining
-        parts = np.array_split(self.sample, math.ceil(len(self.sample) / 256))  # never a single image
-        start = by_batch_statistics(method) if epochs_done == 0 and len(self.sample) > 1 else nullcontext()
+        statistics = by_batch_statistics(method) if by_batch and len(self.sample) > 1 else nullcontext()
         first: list[Tensor] = []
         second: list[Tensor] = []
-        with frozen(method), start:
-            for rows in parts:
+        with frozen(method), statistics:
+            for rows in _dealt(self.sample):
                 views = make_views(split, self.views, rows, PROBE_EPOCH, self.device)
                 log_p = method.log_assignments(views[0])
                 if log_p is None:
@@ -98,22 +168,34 @@ class Probe:
                 second.append(log_q.float().cpu())
         return measure_health(torch.cat(first), torch.cat(second), method.prototype_vectors())
 
-    def _knn(self, method: Method) -> float | None:
+    def _features_of_views(self, method: Method) -> tuple[Tensor, Tensor]:
+        """What the encoder sees in two views of each image of the sample."""
+        views: list[list[Tensor]] = [[], []]
+        with frozen(method):
+            for start in range(0, len(self.sample), AT_ONCE):
+                rows = self.sample[start : start + AT_ONCE]
+                pair = make_views(self.dataset.pretraining, self.views, rows, PROBE_EPOCH, self.device)[:2]
+                for found, view in zip(views, pair, strict=True):
+                    found.append(method.encoder(view).float().cpu())
+        return torch.cat(views[0]), torch.cat(views[1])
+
+    def _right(self, method: Method, by_batch: bool) -> np.ndarray | None:
+        """Which test images of the sample the nearest training images name rightly; None without labels."""
         train, test = self.dataset.train, self.dataset.test
         if self.voters is None or self.judged is None or test is None:
             return None
         assert train.labels is not None
         assert test.labels is not None
         k = self.config.probe.neighbours
-        accuracy = knn_accuracy(
-            self._features(method, train, self.voters),
+        right = knn_right(
+            self._map(method, method.encoder, train, self.voters, by_batch),
             torch.from_numpy(train.labels[self.voters]),
-            self._features(method, test, self.judged),
+            self._map(method, method.encoder, test, self.judged, by_batch),
             torch.from_numpy(test.labels[self.judged]),
             (k,),
             self.config.probe.temperature,
         )
-        return accuracy[k]
+        return right[k].numpy()
 
 
 class Probing:
@@ -122,31 +204,47 @@ class Probing:
     def __init__(self, probe: Probe, config: Config, journal: Journal, console: Console) -> None:
         self.probe, self.config, self.journal, self.console = probe, config, journal, console
 
-    def before_training(self, method: Method) -> None:
-        """Probe the untrained model. Its health means nothing yet, but a bad start deserves a warning."""
+    def before_training(self, method: Method) -> float:
+        """Probe the untrained model. Its health means nothing yet, but a bad start deserves a warning.
+
+        Returns the seconds that it took, like `after_epoch`; 0 if there was no probe.
+        """
         if not self.config.probe.every or not distributed.is_main():
-            return
-        result = self.probe.run(method, epochs_done=0)
-        self.console.show_probe(result.summary())
+            return 0.0
+        start = time.monotonic()
+        result = self.probe.run(method, epochs_done=0, steps_done=0)
         self.journal.write("probe", 0, 0, **result.record(judged=False))
-        self.console.say(f"before training: {result.summary()}")
+        self.console.show_start(Probed(0, result.start, result.details))
         for finding in worth_saying(result):
             self.console.say(f"note: {finding.sentence()}", style="yellow")
+        return time.monotonic() - start
 
-    def after_epoch(self, method: Method, step: int, epoch: int) -> None:
+    def after_epoch(self, method: Method, step: int, epoch: int) -> float:
         """Probe if it is due. A warning is given only once."""
         every = self.config.probe.every
         if not every or not distributed.is_main() or (epoch % every and epoch != self.config.train.epochs):
-            return
-        result = self.probe.run(method, epoch)
-        self.console.show_probe(result.summary())
+            return 0.0
+        start = time.monotonic()
+        result = self.probe.run(method, epoch, step)
+        self.console.show_probe(Probed(epoch, result.quality, result.details))
         earlier = self.journal.of_kind("probe")
         words = [finding.sentence(since(finding.kind, earlier, epoch)) for finding in worth_saying(result)]
         known = {text for record in earlier for text in record.get("warnings", ())}
-        self.journal.write("probe", step, epoch, **result.record(), warnings=words)
+        self.journal.write("probe", step, epoch, **result.record(), **changed(earlier, result), warnings=words)
         for text in words:
             if text not in known:
                 self.console.say(f"warning: {text}", style="yellow")
+        return time.monotonic() - start
+
+
+def changed(earlier: list[Record], result: ProbeResult) -> Record:
+    """How many test images became right since the probe before training, and how many wrong, if that is known."""
+    if result.right is None or not earlier or earlier[0].get("epoch") != 0:
+        return {}
+    before = unpacked(earlier[0].get(RIGHT), len(result.right))
+    if before is None:
+        return {}
+    return {GAINED: int((result.right & ~before).sum()), LOST: int((before & ~result.right).sum())}
 
 
 def worth_saying(result: ProbeResult) -> list[Finding]:
@@ -161,6 +259,12 @@ def since(kind: str, earlier: list[Record], epoch: int) -> int:
             break
         first = round(record["epoch"])
     return first
+
+
+def _dealt(rows: np.ndarray) -> list[np.ndarray]:
+    """The rows dealt into batches like cards, so that neighbours, often of one class, are not normalised together."""
+    parts = math.ceil(len(rows) / AT_ONCE)
+    return [rows[place::parts] for place in range(parts)]
 
 
 def _chosen(count: int, most: int) -> np.ndarray:

@@ -6,7 +6,7 @@ import errno
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from carl.data.batches.base import TrainingBatches
 from carl.data.batches.build import training_batches
 from carl.data.dataset import Dataset, PackedImages, Split
 from carl.data.facts import record_of
+from carl.defaults import ADAPT
 from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.evaluation.features import frozen, map_images
@@ -26,6 +27,8 @@ from carl.methods import Method
 from carl.methods.build import build_method, without_init
 from carl.models.batch_norm import share_batch_norm
 from carl.optim import rate_at
+from carl.records.adaptation import adaptation
+from carl.records.metrics import FINISHED, has_finished
 from carl.records.run_directory import RunDirectory, free_name
 from carl.reporting.pages import write_report
 from carl.training.checkpoint import Checkpoint, Saver, load_checkpoint
@@ -53,7 +56,7 @@ class Process:
 def carry_out(plan: Plan) -> Path:
     """Start or resume the planned run, and return its directory; exits with 130 or 143 when a signal ended it."""
     device = distributed.start(pick_device(plan.config.train.device))
-    process = Process(device, distributed.is_main(), Console(silent=not distributed.is_main()))
+    process = Process(device, distributed.is_main(), Console(not distributed.is_main(), plan.config.log.details))
     distributed.check_agreement("a run", "to start" if plan.resumed is None else "to resume")
     saved = plan.resumed is not None and plan.resumed.checkpoint_file.exists()
     # Before anything is written, because the weights it starts from may not fit.
@@ -68,7 +71,7 @@ def carry_out(plan: Plan) -> Path:
                 process.console.say(f"report: {write_report(run.path)}")
         process.console.say(f"encoder: {run.encoder_file}")
     except Interrupted as interruption:
-        process.console.say(f"stopped by {interruption}, all is saved; go on with: carl pretrain --resume {run.path}")
+        process.console.say(f"stopped by {interruption}, all is saved; resume with: carl pretrain --resume {run.path}")
         distributed.stop()
         sys.exit(128 + interruption.signum)
     return run.path
@@ -79,7 +82,8 @@ def new_directory(plan: Plan, process: Process) -> RunDirectory:
     path = Path(distributed.agreed(str(plan.out or free_name(Path("runs"), plan.run_name))))
     if not process.main:
         return RunDirectory(path)
-    return RunDirectory.create(path, plan.config, hardware(process.device), list(plan.command))
+    about = {} if plan.started_from is None else {"started_from": asdict(plan.started_from)}
+    return RunDirectory.create(path, plan.config, hardware(process.device), list(plan.command), about)
 
 
 @contextmanager
@@ -102,9 +106,14 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
     torch.backends.cudnn.deterministic = True  # resumed runs must end with the same bits
     if process.main:
         files.remove_partial_files(run.path)
-    rank, ranks = distributed.rank(), distributed.world_size()
     batches = training_batches(
-        plan.dataset, plan.views, plan.config.train, plan.config.data, process.device, rank, ranks
+        plan.dataset,
+        plan.views,
+        train=plan.config.train,
+        data=plan.config.data,
+        device=process.device,
+        rank=distributed.rank(),
+        ranks=distributed.world_size(),
     )
     checkpoint = checkpoint_to_restore(plan, run)
     journal = Journal(run.metrics_file, plan.config, checkpoint.step if checkpoint else -1, write=process.main)
@@ -119,6 +128,8 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
         if process.main:
             run.write_config(plan.config)  # more epochs, or other values that may change
             run.write_data(record_of(plan.dataset, plan.facts))
+            if checkpoint is None and plan.config.model.init is not None:
+                trainer.saver.keep_start()
         with process.console.live():
             trainer.train()
         for remark in batches.remarks():
@@ -128,7 +139,7 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
             finish(plan, method, run, journal, trainer.saver, process.device)
     finally:
         journal.close()
-    for line in last_words(plan.config, journal, trainer.saver.seconds):
+    for line in last_words(plan.config, journal, run, trainer.saver.seconds):
         process.console.say(line)
 
 
@@ -207,7 +218,10 @@ def extension_remark(config: Config, old_epochs: int, done: float) -> str:
 
 def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, saver: Saver, device: torch.device) -> None:
     """Write what the report needs besides the weights, unless a run that was finished before has it already."""
-    finished = journal.records[-1:] and journal.records[-1].get("event") == "finished"
+    finished = has_finished(journal.records)
+    if not finished:
+        found = adaptation(journal.records)
+        saver.keep_better(trained=found is None or found.is_better)
     if plan.config.log.report and not (finished and run.gallery_file.exists()):
         write_gallery(run, plan.config, method, plan.dataset, plan.facts, plan.views, device)
     if not finished:
@@ -215,13 +229,13 @@ def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, save
             "event",
             saver.saved_step,
             plan.config.train.epochs,
-            event="finished",
+            event=FINISHED,
             seconds=saver.seconds,
             peak_memory_bytes=peak_memory(device),
         )
 
 
-def last_words(config: Config, journal: Journal, seconds: float) -> list[str]:
+def last_words(config: Config, journal: Journal, run: RunDirectory, seconds: float) -> list[str]:
     """How a run ended, for the screen."""
     probes = journal.of_kind("probe")
     lines = [f"finished epoch {config.train.epochs} after {duration(seconds)}"]
@@ -232,8 +246,25 @@ def last_words(config: Config, journal: Journal, seconds: float) -> list[str]:
         elif "rank_me" in last:
             lines.append(f"RankMe {last['rank_me']:.0f}")
         lines += last.get("warnings", [])
-        if "knn" in last:
+        if "knn" in last and (config.model.init is None or adaptation(journal.records) is None):
             before = next((r["knn"] for r in probes if r["epoch"] == 0), None)
             start = "" if before is None else f", {before:.1f}% before training"
             lines.append(f"kNN probe (online, {config.probe.train_images} voters): {last['knn']:.1f}%{start}")
+    return lines if config.model.init is None else [*lines, *words_on_start(config, journal, run)]
+
+
+def words_on_start(config: Config, journal: Journal, run: RunDirectory) -> list[str]:
+    """Whether the run made the encoder better that it started from, and which of the two it keeps."""
+    found = adaptation(journal.records)
+    if found is None:
+        return ["not compared with the encoder it started from, because it was not probed (probe.every)"]
+    lines = [found.in_words()]
+    if run.last_file.is_file():
+        files_kept = f"{run.encoder_file.name} is the one it started from"
+        lines.append(f"{files_kept}; the adapted one is {run.last_file.relative_to(run.path)}")
+        if config.method.preset != ADAPT:
+            lines.append(f"--preset {ADAPT} changes less of the encoder, and is the one to try next")
+    if found.may_be_chance:
+        adapted = run.last_file if run.last_file.is_file() else run.path
+        lines.append(f"`carl eval {adapted}` measures both on all test images")
     return lines

@@ -15,29 +15,36 @@ where every cosine is high. N images, D features.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from markupsafe import Markup
 from torch import Tensor
 from torch.nn import functional as F
 
 from carl import files
 from carl.clustering import kmeans
-from carl.errors import UserError
-from carl.terminal import show_progress
+from carl.errors import UserError, one_line
+from carl.safe_pages import page_mark
+from carl.terminal import TimedProgress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
-from carl.use.embedding_files import EmbeddingFile, one_line
+from carl.use.embedding_files import EmbeddingFile
+from carl.use.links import check_new_folder, link_or_copy
 from carl.use.requests import CurateRequest
+from carl.use.thumbnails import pages, pictures_of
 
 NEIGHBOURS = 5  # whose similarity tells an outlier
 GROUP_IMAGES = 50  # images per k-means group, where there are no prototypes
 MOST_GROUPS = 1000  # by k-means; ours
 LARGEST_GROUP = 5_000  # images: all pairs in a group are compared, so k-means cuts larger groups up
 MOST_PAIRS = 25_000_000  # compared at once: 100 MB
+
+MARK = page_mark("curate")  # tells a sheet from other pages
+SHOWN_KEPT, SHOWN_LEFT_OUT = 300, 40  # images on the sheet: a few megabytes
+MOST_READ = 100_000  # images that are read from one end to the other to find a few, where they are not files
 
 TABLE_HEADER = "path,decision,group,like\n"
 KEPT, DUPLICATED, OUTLIER, REDUNDANT = "kept", "near-duplicate", "outlier", "not needed"
@@ -61,10 +68,12 @@ class Selection:
 
 
 def curate_images(request: CurateRequest) -> Iterator[str]:
-    """Choose a subset and write its list; yields lines about it."""
-    is_table = request.output.suffix.lower() == ".csv"
+    """Choose a subset, write its list and a sheet of pictures; yields lines about it."""
+    is_table, sheet = request.output.suffix.lower() == ".csv", sheet_of(request.output)
     files.check_replaceable(request.output, request.force, TABLE_HEADER.encode() if is_table else None)
-    index = embeddings_for(load_for_all_processes(request.run), request.images, request.split, show_progress)
+    files.check_replaceable(sheet, request.force, MARK.encode())
+    encoder = load_for_all_processes(request.encoder, request.backbone)
+    index = embeddings_for(encoder, request.images, request.split, TimedProgress())
     if not only_main_goes_on():
         return
     chosen = select_rows(index, request)
@@ -78,6 +87,17 @@ def curate_images(request: CurateRequest) -> Iterator[str]:
         yield f"links: {link_images(index, chosen.kept, request.links)} in {request.links}"
     write_list(index, chosen, request.output)
     yield f"list: {request.output}"
+    try:
+        write_sheet(index, chosen, Path(request.images).name, sheet, encoder.data_root)
+        yield f"pictures: {sheet}"
+    except UserError as error:  # embeddings can outlive their images, and the list is what counts
+        yield f"no pictures: {error}"
+
+
+def sheet_of(output: Path) -> Path:
+    """The page beside a list."""
+    sheet = output.with_suffix(".html")
+    return sheet if sheet != output else output.with_name(f"{output.stem}-pictures.html")
 
 
 def select_rows(index: EmbeddingFile, request: CurateRequest) -> Selection:
@@ -87,7 +107,14 @@ def select_rows(index: EmbeddingFile, request: CurateRequest) -> Selection:
         raise UserError(
             f"{index.path} has prototypes that are not numbers; make the file again with carl embed --force"
         )
-    return select(index.embeddings(), request.keep, prototypes, request.duplicate, request.outliers, request.seed)
+    return select(
+        index.embeddings(),
+        request.keep,
+        prototypes,
+        duplicate=request.duplicate,
+        outliers=request.outliers,
+        seed=request.seed,
+    )
 
 
 def select(
@@ -231,18 +258,57 @@ def write_list(index: EmbeddingFile, selection: Selection, output: Path) -> None
     files.write_text(output, "".join(lines))
 
 
+def write_sheet(index: EmbeddingFile, selection: Selection, title: str, output: Path, root: str | None) -> None:
+    """One self-contained page: what was kept, group by group, and what was left out."""
+    if len(index) > MOST_READ and index.file_of(index.names()[0]) is None:
+        raise UserError(f"finding a few images among {len(index)} in {index.about.source} would take too long")
+    kept = selection.kept
+    order = kept[np.argsort(selection.groups[kept], kind="stable")]
+    rows = order[np.unique(np.linspace(0, len(order) - 1, min(SHOWN_KEPT, len(order))).round().astype(np.int64))]
+    copies = np.flatnonzero(selection.decisions == DUPLICATED)[:SHOWN_LEFT_OUT]
+    odd = np.flatnonzero(selection.decisions == OUTLIER)[:SHOWN_LEFT_OUT]
+    wanted = {int(row) for row in (*rows, *copies, *selection.likeness[copies], *odd)}
+    pictures, names = pictures_of(index, wanted, root), index.names()
+
+    def shown(row: int) -> tuple[str, str]:
+        return names[row], pictures[int(row)]
+
+    groups = {
+        int(group): [shown(row) for row in rows[selection.groups[rows] == group]]
+        for group in np.unique(selection.groups[rows])
+    }
+    page = (
+        pages()
+        .get_template("curate.html")
+        .render(
+            mark=Markup(MARK),
+            title=title,
+            kept=len(kept),
+            total=len(index),
+            shown=len(rows),
+            groups=groups,
+            sizes=np.bincount(selection.groups).tolist(),
+            copies=[(shown(selection.likeness[row]), shown(row)) for row in copies],
+            odd=[shown(row) for row in odd],
+            counts={word: selection.count(word) for word in (DUPLICATED, OUTLIER, REDUNDANT)},
+        )
+    )
+    files.write_text(output, page)
+
+
 def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if any(c in text for c in ',"\n\r') else text
 
 
-def link_images(index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path) -> int:
+def link_images(
+    index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path, under: Sequence[str] | None = None
+) -> int:
     """Links to the images at `rows` in a new folder, in the same sub-folders; returns how many.
 
-    Where a file system has no links, the files are copied. Nothing is written outside the folder, and nothing is
-    replaced.
+    `under` names a folder for each row, in which its sub-folders begin. Where a file system has no links, the files
+    are copied. Nothing is written outside the folder, and nothing is replaced.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not empty; choose another folder for the links")
+    check_new_folder(folder)
     names = index.names()
     paths = {row: path for row in range(len(names)) if (path := index.file_of(names[row])) is not None}
     missing = next((names[row] for row in rows if row not in paths or not paths[row].is_file()), None)
@@ -252,21 +318,11 @@ def link_images(index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: 
             "instead"
         )
     common = Path(os.path.commonpath([path.parent for path in paths.values()]))
-    for row in rows:
-        link = folder / paths[row].relative_to(common)
+    for place, row in enumerate(rows):
+        link = folder / ("" if under is None else under[place]) / paths[row].relative_to(common)
         link.parent.mkdir(parents=True, exist_ok=True)
         try:
-            _link_or_copy(paths[row].absolute(), link)
+            link_or_copy(paths[row].absolute(), link)
         except FileExistsError:
             raise UserError(f"{link} is there already, for another image of that name; rename one of them") from None
     return len(rows)
-
-
-def _link_or_copy(target: Path, link: Path) -> None:
-    try:
-        link.symlink_to(target)
-    except FileExistsError:
-        raise
-    except (OSError, NotImplementedError):
-        with target.open("rb") as source, link.open("xb") as copy:
-            shutil.copyfileobj(source, copy)

@@ -8,7 +8,6 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -16,26 +15,29 @@ import torch
 from carl.config import Config, resolve
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.data.packing.cache import cache_folder
 from carl.device import pick_device
 from carl.methods import find_method
 from carl.methods.build import build_method
+from carl.models.pretrained.pip_weights import PACKAGES as WEIGHTS_PACKAGES
 from carl.optim import build_optimizer
-from carl.records.environment import processor
+from carl.records.environment import PACKAGES as RECORDED_PACKAGES
+from carl.records.environment import installed_version, processor
 from carl.use.export.to_onnx import PACKAGES as ONNX_PACKAGES
+from carl.user_paths import cache_folder
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 
 Row = tuple[str, str]
 
 EXTRAS = {  # extra: (the packages it brings, what they are for)
+    "weights": (tuple(WEIGHTS_PACKAGES.values()), "encoders trained on ImageNet, such as timm:tf_efficientnet_lite0"),
     "onnx": (ONNX_PACKAGES, "carl export --to onnx"),
     "stream": (("fsspec", "aiohttp"), "shards at an address, such as https:// or s3://"),
     "map": (("umap",), "carl report RUN --map umap"),
     "tensorboard": (("tensorboard",), "--set log.tensorboard=true"),
     "wandb": (("wandb",), "--set log.wandb=true"),
 }
-PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "pyarrow", "scikit-learn")
+PACKAGES = (*RECORDED_PACKAGES, "pyarrow", "scikit-learn")
 SECONDS = 3.0  # of steps; long enough that the first, slow ones do not count
 BATCH, SIDE, IMAGES = 256, 32, 50_000  # the paper's step on CIFAR
 
@@ -56,7 +58,7 @@ def examine_environment() -> Iterator[Row]:
     yield "memory", _memory()
     yield "device", _device()
     for package in PACKAGES:
-        yield package, _version(package) or "not installed"
+        yield package, installed_version(package) or "not installed"
     yield "cache", _cache()
 
 
@@ -128,10 +130,3 @@ def _cache() -> str:
     folder = cache_folder()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else 0
     return f"{folder}, {size / 2**30:.1f} GiB (CARL_CACHE sets another)"
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None

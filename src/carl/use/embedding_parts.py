@@ -2,9 +2,11 @@
 
 FILE.parts/
   lock               held by the process that writes FILE
-  key                which images and weights the rows are from; for others, the work starts again
+  key                which images and weights the rows are from, and with which options they were computed; for other
+                     images or weights, the work starts again
   000000.parquet     the rows of the first PART images; its metadata has the key, and the images that have no row
   joining            present once FILE itself is being written
+  joined/            the files of FILE, where that is a folder, until all of them are there
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl import files
+from carl.data.listing import BadFile
 from carl.errors import UserError
 from carl.use.embedding_files import DAMAGED, open_writer, reason_of
 
@@ -29,21 +31,14 @@ _BAD, _KEY = b"carl.bad", b"carl.key"
 _LOCK = "lock"
 
 
-@dataclass(frozen=True)
-class BadFile:
-    """An image that has no row."""
-
-    name: str
-    reason: str
-
-
 class Parts:
     """The side folder of an output file."""
 
-    def __init__(self, output: Path, key: str) -> None:
+    def __init__(self, output: Path, work: str, options: str = "") -> None:
+        """`work` tells the images and weights, and `options` is how they are embedded, as the user would write it."""
         self.output = Path(os.path.realpath(output)) if output.is_symlink() else output  # one folder for all its links
         self.folder = self.output.with_name(f"{self.output.name}.parts")
-        self.key = key
+        self.key = f"{work}\n{options}"
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -71,8 +66,31 @@ class Parts:
 
     def belong(self) -> bool:
         """Whether the folder holds parts of this very work."""
+        return self._found_key() == self.key
+
+    def _found_key(self) -> str:
         file = self.folder / "key"
-        return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == self.key
+        return file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+
+    def refuse_other_options(self) -> None:
+        """Refuse to throw away what an interrupted call did with other options: they may just have been forgotten."""
+        (work, _, options), (found, _, before) = self.key.partition("\n"), self._found_key().partition("\n")
+        if found == work and before not in ("", options) and self.count():
+            raise UserError(
+                f"{self.folder} holds images that were embedded with {before}; give these options to resume, or start "
+                "again with --force"
+            )
+
+    @property
+    def joined(self) -> Path:
+        """Where the files of a folder are until it is whole."""
+        return self.folder / "joined"
+
+    def give_folder_its_name(self) -> None:
+        """Put the finished folder in its place; an older one is moved aside first, and removed with the parts."""
+        if self.output.is_dir():
+            os.rename(self.output, self.folder / "replaced")
+        os.rename(self.joined, self.output)
 
     def are_being_joined(self) -> bool:
         """Whether this very work was stopped while it wrote the output, so that what is there is its own."""

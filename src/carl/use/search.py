@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -11,24 +9,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
-from PIL import Image
 
 from carl import files
-from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
-from carl.data.listing import Content, Progress, silent
-from carl.data.open import open_images
+from carl.data.decoding.decode import DecodeError, decode, strict_decoding
+from carl.data.listing import Progress, silent
 from carl.errors import UserError
-from carl.terminal import show_progress
+from carl.safe_pages import page_mark
+from carl.terminal import TimedProgress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
-from carl.use.embedding_files import EmbeddingFile, name_as_text, name_from_text
-from carl.use.encoder import TrainedModel
+from carl.use.embedding_files import EmbeddingFile, name_as_text
+from carl.use.encoder import UsableEncoder
 from carl.use.requests import SearchRequest
+from carl.use.thumbnails import pages, picture, pictures_of
 from carl.user_paths import expanded
 
-MARK = '<meta name="generator" content="carl search">'  # tells a sheet from other pages
-THUMBNAIL = 96  # px: a sheet of 100 images stays below a megabyte
+MARK = page_mark("search")  # tells a sheet from other pages
 
 
 @dataclass(frozen=True)
@@ -52,19 +48,19 @@ class Answer:
 def search_images(request: SearchRequest) -> Iterator[str]:
     """Find the images most like the queries and write a sheet; yields lines about them."""
     files.check_replaceable(request.output, request.force, MARK.encode())
-    trained = load_for_all_processes(request.run)
+    encoder = load_for_all_processes(request.encoder, request.backbone)
     index, answers = search(
-        trained, request.images, request.queries, request.count, request.split, progress=show_progress
+        encoder, request.images, request.queries, request.count, request.split, progress=TimedProgress()
     )
     if not only_main_goes_on():
         return
     yield from answer_lines(answers)
-    write_sheet(trained, index, answers, f"Most like in {Path(request.images).name}", request.output)
+    write_sheet(encoder, index, answers, f"Most like in {Path(request.images).name}", request.output)
     yield f"sheet: {request.output}"
 
 
 def search(
-    trained: TrainedModel,
+    encoder: UsableEncoder,
     images: str,
     queries: Sequence[str],
     count: int = SearchRequest.count,
@@ -78,11 +74,11 @@ def search(
     """
     if count < 1:
         raise UserError(f"{count} neighbours cannot be shown; ask for at least 1")
-    index = embeddings_for(trained, images, split, progress)
+    index = embeddings_for(encoder, images, split, progress)
     names = index.names()
     rows = {name: row for row, name in enumerate(names)}
     own = [_row_of(query, rows, index) for query in queries]
-    vectors = _query_vectors(trained, index, queries, own)
+    vectors = _query_vectors(encoder, index, queries, own)
     found = _nearest(vectors, index, count + 1)
     answers = []
     for query, row, (similarity, places) in zip(queries, own, found, strict=True):
@@ -111,13 +107,13 @@ def _row_of(query: str, rows: dict[str, int], index: EmbeddingFile) -> int | Non
 
 
 def _query_vectors(
-    trained: TrainedModel, index: EmbeddingFile, queries: Sequence[str], rows: Sequence[int | None]
+    encoder: UsableEncoder, index: EmbeddingFile, queries: Sequence[str], rows: Sequence[int | None]
 ) -> np.ndarray:
     """(Q, D): stored embeddings where a query is one of the images, else computed."""
     stored = dict(_stored(index, {row for row in rows if row is not None}))
     vectors = []
     for query, row in zip(queries, rows, strict=True):
-        vectors.append(_embedded_file(trained, expanded(query)) if row is None else stored[row])
+        vectors.append(_embedded_file(encoder, expanded(query)) if row is None else stored[row])
     return np.stack(vectors)
 
 
@@ -129,18 +125,17 @@ def _stored(index: EmbeddingFile, wanted: set[int]) -> Iterator[tuple[int, np.nd
         start += len(batch)
 
 
-def _embedded_file(trained: TrainedModel, path: Path) -> np.ndarray:
+def _embedded_file(encoder: UsableEncoder, path: Path) -> np.ndarray:
     try:
         with strict_decoding():
-            pixels = decode(path, trained.shape)
+            pixels = decode(path, encoder.framing)
     except DecodeError as error:
         raise UserError(f"query {path} cannot be decoded ({error}); give another image") from None
-    if pixels.shape[2] != trained.data.channels:
+    if pixels.shape[2] != encoder.channels:
         raise UserError(
-            f"query {path} has {pixels.shape[2]} channels and the encoder reads {trained.data.channels}; convert it "
-            "first"
+            f"query {path} has {pixels.shape[2]} channels and the encoder reads {encoder.channels}; convert it first"
         )
-    features: np.ndarray = trained.represent(pixels[None]).features[0]
+    features: np.ndarray = encoder.represent(pixels[None]).features[0]
     return features
 
 
@@ -176,12 +171,12 @@ def answer_lines(answers: Sequence[Answer]) -> list[str]:
 
 
 def write_sheet(
-    trained: TrainedModel, index: EmbeddingFile, answers: Sequence[Answer], title: str, output: Path
+    encoder: UsableEncoder, index: EmbeddingFile, answers: Sequence[Answer], title: str, output: Path
 ) -> None:
     """One self-contained page: one row per query, with small pictures."""
     rows = {n.row for answer in answers for n in answer.neighbours} | {a.row for a in answers if a.row is not None}
+    pictures = pictures_of(index, rows, encoder.data_root)
     with strict_decoding():
-        pictures = {row: picture(content) for row, content in _contents(index, rows, trained.config.data.root)}
         shown = [
             {
                 "query": answer.query,
@@ -190,52 +185,5 @@ def write_sheet(
             }
             for answer in answers
         ]
-    environment = Environment(loader=PackageLoader("carl.use"), autoescape=True)
-    template = environment.get_template("search.html")
+    template = pages().get_template("search.html")
     files.write_text(output, template.render(mark=Markup(MARK), title=title, answers=shown))
-
-
-def _contents(index: EmbeddingFile, rows: set[int], root: str | None) -> Iterator[tuple[int, Content]]:
-    """The images of these rows: paths of files, or the content of what has to be read from one end to the other."""
-    names = index.names()
-    paths = {row: path for row in rows if (path := index.file_of(names[row])) is not None and path.is_file()}
-    if paths:
-        gone = next((names[row] for row in rows if row not in paths), None)
-        if gone is not None:
-            raise UserError(f"{gone} is no longer there; embed the images again")
-        yield from paths.items()
-        return
-    row, last, names = 0, max(rows), [name_from_text(str(name)) for name in index.column("path")]
-    for _, image in open_images(index.about.source, index.about.split, root).read():
-        # A bad image has no row. Images in shards have names that are relative to where they were embedded.
-        if image.name in (names[row], os.path.join(index.about.base, names[row])):
-            if row in rows:
-                yield row, image.content
-            row += 1
-            if row > last:
-                return
-    raise UserError(f"{index.about.source} no longer has the image {names[row]}; embed it again")
-
-
-def picture(content: Content) -> str:
-    """The image as a data address, at most THUMBNAIL px per side; empty if it cannot be read."""
-    try:
-        pixels = _viewable(content)
-    except DecodeError:
-        return ""
-    colours = pixels[..., :3] if pixels.shape[2] >= 3 else np.repeat(pixels[..., :1], 3, axis=2)
-    image = Image.fromarray(np.ascontiguousarray(colours))
-    image.thumbnail((THUMBNAIL, THUMBNAIL))
-    buffer = io.BytesIO()
-    small = max(image.size) < 64  # JPEG would smear what few pixels there are
-    image.save(buffer, format="PNG" if small else "JPEG", quality=85)
-    kind = "png" if small else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _viewable(content: Content) -> np.ndarray:
-    """The pixels as they are, or the middle square of a large image."""
-    try:
-        return decode(content, None)
-    except OversizedError:
-        return decode(content, (2 * THUMBNAIL, 2 * THUMBNAIL))

@@ -2,7 +2,8 @@
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a counter and a
 key into four 32-bit words. The counter names the draw (block, view, sample, epoch) and the key is the seed: a
-sample has the same numbers in a given epoch in any batch, on any process, before or after a resumption.
+sample has the same numbers in a given epoch in any batch, on any process, before or after a resumption. Our own,
+because torch's generators draw one number after another, and NumPy's Philox runs on the CPU alone.
 
 Shapes: B samples.
 """

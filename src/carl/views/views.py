@@ -10,6 +10,9 @@ different ways. A device that computes while the host runs ahead must not be ask
 sees every sample, and those it was not drawn for stay as they were. On a CPU a mask costs nothing to read: samples
 are sorted so that each operation sees only its own.
 
+Our own, because torchvision's transforms draw one set of parameters for a whole batch, and both torchvision and kornia
+draw from a generator with state.
+
 Shapes: B samples, H x W source, C channels, S side of the view.
 """
 

@@ -20,6 +20,7 @@ from carl.views.views import Views
 def training_batches(
     dataset: Dataset,
     views: Views,
+    *,
     train: TrainConfig,
     data: DataConfig,
     device: torch.device,
@@ -29,20 +30,29 @@ def training_batches(
     """The training batches of this process."""
     if dataset.stream is None:
         split = dataset.pretraining
-        return batches_for(split)(split, views, train.batch_size, train.seed, device, train.drop_last, rank, ranks)
+        return batches_for(split)(
+            split,
+            views,
+            train.batch_size,
+            seed=train.seed,
+            device=device,
+            drop_last=train.drop_last,
+            rank=rank,
+            ranks=ranks,
+        )
     if data.lanes is None:
         raise UserError("data.lanes is not set, and shards are read in lanes; restore config.toml, or start a new run")
     return StreamBatches(
         dataset.stream,
         views,
         train.batch_size,
-        train.seed,
-        device,
-        data.lanes,
-        data.buffer,
-        data.max_bad,
-        rank,
-        ranks,
+        seed=train.seed,
+        device=device,
+        lanes=data.lanes,
+        buffer=data.buffer,
+        max_bad=data.max_bad,
+        rank=rank,
+        ranks=ranks,
         whole_size=(dataset.pretraining.images.height, dataset.pretraining.images.width),
     )
 

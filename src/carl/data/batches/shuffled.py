@@ -32,6 +32,7 @@ class ShuffledBatches(ABC):
         split: Split,
         views: Views,
         batch_size: int,  # over all processes
+        *,
         seed: int,
         device: torch.device,
         drop_last: bool = True,

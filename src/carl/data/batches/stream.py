@@ -3,7 +3,8 @@
 In each epoch the shards are put in a random order, and their images form one long line. The line is cut into lanes of
 equal length. A batch takes the same number of images from each lane, and a buffer mixes neighbours within a lane. Each
 process reads some of the lanes. Everything is a function of (seed, epoch) and does not depend on who reads a lane, so a
-run can be resumed after any step, with any number of processes that divides the number of lanes.
+run can be resumed after any step, with any number of processes that divides the number of lanes. Our own,
+because WebDataset neither resumes within an epoch nor gives the same batches to another number of processes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from carl.data.decoding.crop import crop_encoded, encoded_size, pool
 from carl.data.decoding.decode import DecodeError, decode
 from carl.data.listing import Unusable
 from carl.data.packing.pack import bad_limit
-from carl.data.sources.shards import Shards
+from carl.data.sources.shards import NOT_READ, Shards
 from carl.errors import UserError
 from carl.views.views import Views
 
@@ -122,15 +123,15 @@ class StreamBatches:
         shards: Shards,
         views: Views,
         batch_size: int,  # over all processes
+        *,
         seed: int,
         device: torch.device,
         lanes: int,
         buffer: int,  # images that wait, in all lanes together
+        whole_size: tuple[int, int],  # height and width that whole images are scaled to
         max_bad: int | None = None,
         rank: int = 0,
         ranks: int = 1,
-        *,
-        whole_size: tuple[int, int],  # height and width that whole images are scaled to
     ) -> None:
         check_batch_size(batch_size, shards.images, drop_last=True)
         check_lanes(lanes, batch_size, ranks)
@@ -237,7 +238,7 @@ class StreamBatches:
 def _size(content: bytes | None) -> tuple[int, int] | str:
     """Height and width, or why they cannot be read."""
     if not content:
-        return "empty, or too large to read"
+        return NOT_READ
     try:
         return encoded_size(content)
     except DecodeError as error:

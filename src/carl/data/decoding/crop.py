@@ -41,7 +41,7 @@ def upright_size(path: Path) -> tuple[int, int]:
         with open_file(path) as file:
             return _size_of(file)
     except Exception as error:  # Pillow's plug-ins raise nearly anything on damaged files
-        raise UserError(f"{path} could be decoded when it was packed but not now ({error}); restore it") from error
+        raise _no_longer_decoded(path, error) from error
 
 
 def _size_of(file: BinaryIO) -> tuple[int, int]:
@@ -55,7 +55,11 @@ def crop_file(path: Path, boxes: np.ndarray, crops: list[np.ndarray], row: int) 
     try:
         crop_encoded(read_file(path), boxes, crops, row)
     except DecodeError as error:
-        raise UserError(f"{path} could be decoded when it was packed but not now ({error}); restore it") from error
+        raise _no_longer_decoded(path, error) from error
+
+
+def _no_longer_decoded(path: Path, error: Exception) -> UserError:
+    return UserError(f"{path} could be decoded when it was packed but not now ({error}); restore it")
 
 
 def crop_encoded(data: bytes, boxes: np.ndarray, crops: list[np.ndarray], row: int) -> None:

@@ -6,10 +6,12 @@ the first frame is used. TIFFs with bands that are not colours keep all their ch
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -18,16 +20,18 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from carl.data.decoding.regular_files import open_regular
 from carl.data.decoding.tiff import block_bytes, has_other_bands, is_tiff, read_bands
 from carl.data.listing import LARGEST_IMAGE, Content, Unusable
+from carl.defaults import AS_IS_SIDE
+from carl.files import open_regular
+from carl.framing import Framing
+from carl.quality import Picture, Value, measure
 
 # Pillow recognises formats by their content and knows many more, some of which run other programs: it would hand
 # PostScript named .jpg to Ghostscript.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "DIB", "TIFF", "PPM", "JPEG2000", "AVIF")
 
-AS_IS_SIDE = 256  # pixels; larger images are always scaled down, because thousands of them may wait in memory
-_STRIP = 2**22  # pixels of a large image that are changed at once
+STRIP = 2**22  # pixels of a large image that are changed at once
 # Bytes per pixel that Pillow needs to decode a format (measured, Pillow 13.0.0), where they are more than the 8 of
 # others. An image of a costly format may have fewer pixels, so that all stay below the same memory.
 _COSTLY = {"WEBP": 16, "JPEG2000": 24, "AVIF": 20}
@@ -107,17 +111,36 @@ def _installed_formats() -> tuple[str, ...]:
     return tuple(name for name in FORMATS if name in Image.OPEN)  # AVIF is not in every Pillow
 
 
-def decode(content: Content, shape: tuple[int, int] | None) -> np.ndarray:
+Fitted = tuple[int, int] | Framing  # height and width to fit images to, or how
+Shape = Fitted | None  # None: as they are
+
+
+def decode(content: Content, shape: Shape) -> np.ndarray:
     """The image as it is (if no side is longer than AS_IS_SIDE), or cropped and scaled to `shape` (height, width)."""
+    return _decoded(content, shape, None)
+
+
+def decode_measured(content: Content, shape: Fitted) -> tuple[np.ndarray, dict[str, Value]]:
+    """The same, and what quality checks measure of the image before it is cropped and scaled."""
+    seen: list[dict[str, Value]] = []
+    pixels = _decoded(content, shape, lambda picture: seen.append(measure(picture)))
+    return pixels, seen[0]
+
+
+Look = Callable[[Picture], None]
+
+
+def _decoded(content: Content, shape: Shape, look: Look | None) -> np.ndarray:
+    framing = Framing(*shape) if isinstance(shape, tuple) else shape
     if isinstance(content, Unusable):
         raise DecodeError(content.reason)
     if isinstance(content, np.ndarray):
-        return _fit_bands(content, shape)
+        return _fit_bands(content, framing, look)
     try:
         data = read_file(content) if isinstance(content, Path) else content
         if not data:
             raise DecodeError("the file is empty")
-        return _decode_bytes(data, shape)
+        return _decode_bytes(data, framing, look)
     except (DecodeError, OversizedError):
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -166,24 +189,47 @@ def open_file(path: Path) -> BinaryIO:
     raise DecodeError(f"a file of {size:,} bytes, more than the {LARGEST_IMAGE:,} that are read")
 
 
-def _decode_bytes(data: bytes, shape: tuple[int, int] | None) -> np.ndarray:
+def _decode_bytes(data: bytes, framing: Framing | None, look: Look | None) -> np.ndarray:
     try:
         image = open_image(io.BytesIO(data))
     except UnidentifiedImageError:
         if not is_tiff(data):
             raise
-        return _fit_bands(read_bands(data), shape)
+        return _fit_bands(read_bands(data), framing, look)
     if image.format == "TIFF" and has_other_bands(image.tag_v2):  # type: ignore[attr-defined]
-        return _fit_bands(read_bands(data), shape)
+        return _fit_bands(read_bands(data), framing, look)
     if 0 in image.size:
         raise DecodeError(f"the image is {image.width} x {image.height} pixels")
-    if shape is None:
+    size = image.size
+    if framing is None:
         _check_as_is(image.height, image.width)
     elif image.format == "JPEG":
         # Decodes at 1/2, 1/4 or 1/8, but at least at twice the wanted size, so that the resampling decides the look.
-        image.draft(None, (2 * max(shape), 2 * max(shape)))
+        image.draft(None, (2 * framing.source_side, 2 * framing.source_side))
+    drafted = image.size
     image = upright_rgb(image)
-    return np.asarray(image if shape is None else _fit(image, shape))
+    if look is not None:
+        width, height = size if image.size == drafted else size[::-1]  # turned on its side
+        # The pixels of a JPEG that was not decoded at its own size do not tell everything about it.
+        digest = _digest([data]) if drafted != size else _digest(_strips(image))
+        look(Picture(image, width, height, digest))
+    return np.asarray(image if framing is None else _fit(image, framing))
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    """32 hexadecimal digits that no other content has."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _strips(image: Image.Image) -> Iterator[bytes]:
+    """The size and the pixels of an image, some rows at a time to spare memory."""
+    yield repr(image.size).encode()
+    rows = max(1, STRIP // image.width)
+    for top in range(0, image.height, rows):
+        yield image.crop((0, top, image.width, min(top + rows, image.height))).tobytes()
 
 
 def pixels_of(image: Image.Image) -> np.ndarray:
@@ -229,7 +275,7 @@ def _as_rgb(image: Image.Image) -> Image.Image:
 
 def _by_strips(image: Image.Image, change: Callable[[Image.Image], Image.Image]) -> Image.Image:
     """The image changed to RGB, strip by strip if it is large: at once it would take several times its memory."""
-    rows = max(1, _STRIP // image.width)
+    rows = max(1, STRIP // image.width)
     if image.height <= rows:
         return change(image)
     whole = Image.new("RGB", image.size)
@@ -255,16 +301,21 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(grey).convert("RGB")
 
 
-def _fit(image: Image.Image, shape: tuple[int, int]) -> Image.Image:
-    """Scale until `shape` is just covered and crop the middle, in one antialiased resampling."""
-    height, width = shape
-    if image.size == (width, height):
+def _fit(image: Image.Image, framing: Framing) -> Image.Image:
+    """Scale and crop in one antialiased resampling, or two steps where the result is larger than the scaled image."""
+    size, method = (framing.width, framing.height), Image.Resampling[framing.interpolation.upper()]
+    if framing.scaled is None and image.size == size:
         return image
-    scale = min(image.width / width, image.height / height)  # source pixels per target pixel
-    # Rounding can make these slightly negative, as for 47 pixels scaled to 46, and Pillow refuses that.
-    left, top = max(0.0, image.width - scale * width) / 2, max(0.0, image.height - scale * height) / 2
-    box = (left, top, image.width - left, image.height - top)
-    return image.resize((width, height), Image.Resampling.BICUBIC, box)
+    if framing.fit != "pad":
+        return image.resize(size, method, framing.box(image.height, image.width))
+    height, width = framing.scaled_size(image.height, image.width)
+    fill = framing.fill if len(framing.fill) == len(image.getbands()) else 0
+    canvas = Image.new(image.mode, size, fill)
+    places = [
+        (to - of) // 2 if of <= to else -round((of - to) / 2) for of, to in zip((width, height), size, strict=True)
+    ]
+    canvas.paste(image.resize((width, height), method), (places[0], places[1]))
+    return canvas
 
 
 def _check_as_is(height: int, width: int) -> None:
@@ -272,11 +323,25 @@ def _check_as_is(height: int, width: int) -> None:
         raise OversizedError
 
 
-def _fit_bands(pixels: np.ndarray, shape: tuple[int, int] | None) -> np.ndarray:
-    if shape is None:
+def _fit_bands(pixels: np.ndarray, framing: Framing | None, look: Look | None = None) -> np.ndarray:
+    if look is not None and pixels.size:
+        shown = Image.fromarray(np.ascontiguousarray(shown_bands(pixels)))
+        digest = _digest([repr(pixels.shape).encode(), pixels.tobytes()])
+        look(Picture(shown, pixels.shape[1], pixels.shape[0], digest))
+    if framing is None:
         _check_as_is(*pixels.shape[:2])
         return pixels
-    if pixels.shape[:2] == shape:
+    if framing.scaled is None and pixels.shape[:2] == framing.shape:
         return pixels
-    bands = [np.asarray(_fit(Image.fromarray(band), shape)) for band in np.moveaxis(pixels, 2, 0)]
+    fills = [(value,) for value in framing.fill] if len(framing.fill) == pixels.shape[2] else [()] * pixels.shape[2]
+    framings = [dataclasses.replace(framing, fill=fill) for fill in fills]
+    bands = [
+        np.asarray(_fit(Image.fromarray(band), own))
+        for band, own in zip(np.moveaxis(pixels, 2, 0), framings, strict=True)
+    ]
     return np.stack(bands, axis=2)
+
+
+def shown_bands(pixels: np.ndarray) -> np.ndarray:
+    """Three bands to look at: the first three, or the only one three times."""
+    return pixels[..., :3] if pixels.shape[-1] >= 3 else np.repeat(pixels[..., :1], 3, axis=-1)

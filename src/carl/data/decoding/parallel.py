@@ -22,16 +22,23 @@ from typing import BinaryIO
 import numpy as np
 
 from carl.child_process import start_python
-from carl.data.decoding.decode import DecodeError, OversizedError, decode, strict_decoding
+from carl.data.decoding.decode import (
+    DecodeError,
+    Fitted,
+    OversizedError,
+    Shape,
+    decode,
+    decode_measured,
+    strict_decoding,
+)
 from carl.data.listing import LARGEST_IMAGE, Content, EncodedImage
 from carl.data.packing.pixel_statistics import available_cores
+from carl.quality import Value
 
 PROCESSES_FROM = 10_000  # images; fewer would be decoded before the processes have started
 _TASK_IMAGES = 32
 _TASK_BYTES = 32 * 2**20  # of images in memory, after which a task is full
-_BYTES_AHEAD = 2 * LARGEST_IMAGE  # of images in memory, after which no more are read ahead
-
-Shape = tuple[int, int] | None  # height and width to fit images to; None: as they are
+BYTES_AHEAD = 2 * LARGEST_IMAGE  # of images in memory, after which no more are read ahead
 
 
 class Oversized(Enum):
@@ -41,6 +48,7 @@ class Oversized(Enum):
 
 
 Decoded = np.ndarray | str | Oversized  # pixels (H, W, C), or the reason why there are none
+Measured = tuple[Decoded, dict[str, Value] | None]  # with what quality checks measured, if they were asked to
 
 
 def decode_all(
@@ -50,6 +58,19 @@ def decode_all(
 
     `sharers` is the number of processes on this machine that do the same and share its cores.
     """
+    return ((image, pixels) for image, (pixels, _) in _decode_in_order(images, count, shape, sharers, False))
+
+
+def measure_all(
+    images: Iterable[EncodedImage], count: int, shape: Fitted, sharers: int = 1
+) -> Iterator[tuple[EncodedImage, Measured]]:
+    """The same, with what quality checks measure of each image before it is scaled."""
+    return _decode_in_order(images, count, shape, sharers, True)
+
+
+def _decode_in_order(
+    images: Iterable[EncodedImage], count: int, shape: Shape, sharers: int, measured: bool
+) -> Iterator[tuple[EncodedImage, Measured]]:
     cores = max(1, available_cores() // sharers)
     with strict_decoding(), ExitStack() as stack:
         processes: SimpleQueue[_DecoderProcess] | None = None
@@ -59,12 +80,12 @@ def decode_all(
                 processes.put(stack.enter_context(_DecoderProcess()))
         pool = stack.enter_context(ThreadPoolExecutor(cores))
         batches, ahead = _tasks(images), 0
-        waiting: deque[tuple[list[EncodedImage], Future[list[Decoded]]]] = deque()
+        waiting: deque[tuple[list[EncodedImage], Future[list[Measured]]]] = deque()
         try:
             while True:
-                while len(waiting) < 3 * cores and ahead < _BYTES_AHEAD and (batch := next(batches, [])):
+                while len(waiting) < 3 * cores and ahead < BYTES_AHEAD and (batch := next(batches, [])):
                     contents = [image.content for image in batch]
-                    waiting.append((batch, pool.submit(_decode_some, contents, shape, processes)))
+                    waiting.append((batch, pool.submit(_decode_some, contents, shape, measured, processes)))
                     ahead += sum(map(_bytes, batch))
                 if not waiting:
                     return
@@ -97,26 +118,26 @@ def _bytes(image: EncodedImage) -> int:
 
 
 def _decode_some(
-    contents: list[Content], shape: Shape, processes: SimpleQueue[_DecoderProcess] | None = None
-) -> list[Decoded]:
+    contents: list[Content], shape: Shape, measured: bool, processes: SimpleQueue[_DecoderProcess] | None = None
+) -> list[Measured]:
     if processes is not None:
         process = processes.get()
         try:
-            return process.decode(contents, shape)
+            return process.decode(contents, shape, measured)
         except (OSError, EOFError, pickle.UnpicklingError):
             pass  # the process is gone: decode here
         finally:
             processes.put(process)
-    return [_decode_one(content, shape) for content in contents]
+    return [_decode_one(content, shape, measured) for content in contents]
 
 
-def _decode_one(content: Content, shape: Shape) -> Decoded:
+def _decode_one(content: Content, shape: Shape, measured: bool) -> Measured:
     try:
-        return decode(content, shape)
+        return decode_measured(content, shape) if measured and shape is not None else (decode(content, shape), None)
     except DecodeError as error:
-        return str(error)
+        return str(error), None
     except OversizedError:
-        return Oversized.OVERSIZED
+        return Oversized.OVERSIZED, None
 
 
 class _DecoderProcess:
@@ -132,10 +153,10 @@ class _DecoderProcess:
         self._requests, self._answers = self._process.stdin, self._process.stdout
         return self
 
-    def decode(self, contents: list[Content], shape: Shape) -> list[Decoded]:
-        pickle.dump((contents, shape), self._requests, protocol=5)
+    def decode(self, contents: list[Content], shape: Shape, measured: bool) -> list[Measured]:
+        pickle.dump((contents, shape, measured), self._requests, protocol=5)
         self._requests.flush()
-        answer: list[Decoded] = pickle.load(self._answers)
+        answer: list[Measured] = pickle.load(self._answers)
         return answer
 
     def __exit__(
@@ -155,8 +176,8 @@ def serve(requests: BinaryIO | None = None, answers: BinaryIO | None = None) -> 
     with strict_decoding():
         while True:
             try:
-                contents, shape = pickle.load(requests)
+                contents, shape, measured = pickle.load(requests)
             except EOFError:
                 return
-            pickle.dump(_decode_some(contents, shape), answers, protocol=5)
+            pickle.dump(_decode_some(contents, shape, measured), answers, protocol=5)
             answers.flush()

@@ -14,8 +14,8 @@ from typing import IO, Any
 
 import numpy as np
 
-from carl.data.decoding.regular_files import open_regular
 from carl.errors import UserError
+from carl.files import open_regular
 
 
 def load_pickle(path: Path) -> Any:

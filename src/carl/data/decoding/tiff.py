@@ -1,7 +1,8 @@
 """A small reader for TIFFs with any number of bands, which Pillow refuses because it only knows colours.
 
 Reads the first image: 8- or 16-bit unsigned samples in strips or tiles, interleaved or in planes, uncompressed
-or deflated, with or without horizontal differencing. TIFF 6.0, 1992, sections 2, 14 and 15.
+or deflated, with or without horizontal differencing. TIFF 6.0, 1992, sections 2, 14 and 15. Our own, because a library
+for all of TIFF would be one more dependency that reads strangers' files.
 """
 
 from __future__ import annotations

@@ -29,34 +29,19 @@ from filelock import Timeout
 
 from carl import files
 from carl.data.dataset import Dataset, PackedImages, Split, Statistics
-from carl.data.decoding.regular_files import map_array
+from carl.data.decoding.mapped_arrays import map_array
 from carl.data.listing import Listing, MappedSplit
 from carl.errors import UserError
 from carl.terminal import warn
-from carl.user_paths import expanded
+from carl.user_paths import NO_FOLDER, cache_folder
 
 FORMAT_VERSION = 1
 _ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which no process can still be writing it
-_NO_FOLDER = Path(os.devnull) / "carl"  # where no one can write, so that images are packed in memory
-
-
-def cache_folder() -> Path:
-    """`CARL_CACHE`, or `carl` in the cache folder of the user."""
-    if named := os.environ.get("CARL_CACHE"):
-        return expanded(named)
-    if os.name == "nt" and (local := os.environ.get("LOCALAPPDATA")):
-        return Path(local) / "carl" / "cache"
-    if named := os.environ.get("XDG_CACHE_HOME"):
-        return expanded(named) / "carl"
-    try:
-        return Path.home() / ".cache" / "carl"
-    except RuntimeError:  # a user id without a name, and no HOME
-        return _NO_FOLDER
 
 
 def has_folder() -> bool:
     """Whether there is any place for a cache."""
-    return cache_folder() != _NO_FOLDER
+    return cache_folder() != NO_FOLDER
 
 
 def why_unusable() -> str:
@@ -64,6 +49,19 @@ def why_unusable() -> str:
     if not has_folder():
         return "no home folder is known for the cache; set CARL_CACHE to a folder"
     return f"{cache_folder()} is full or cannot be written to"
+
+
+def kept_folder(name: str, what: str) -> Path:
+    """The folder `name` of the cache, made if need be, for `what` a command cannot do without keeping."""
+    folder = cache_folder() / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"{cache_folder()}: {error.strerror}" if has_folder() else "no home folder is known"
+        raise UserError(
+            f"there is no cache to keep {what} in ({reason}); set CARL_CACHE to a folder that can be written to"
+        ) from None
+    return folder
 
 
 def entry_folder(key: str) -> Path:
@@ -215,7 +213,7 @@ def locked(name: str, work: str) -> Iterator[bool]:
 
 def publish(folder: Path, entry: Path, listing: Listing) -> Dataset:
     """Give a finished folder its final name and open it. The first of several processes wins: all wrote the same."""
-    os.chmod(folder, 0o777 & ~_umask())  # mkdtemp makes folders that only the owner can read
+    os.chmod(folder, 0o777 & ~files.umask())  # mkdtemp makes folders that only the owner can read
     for _ in range(3):
         with suppress(OSError):  # the name is taken
             os.rename(folder, entry)
@@ -245,9 +243,3 @@ def remove_abandoned(partial: Iterable[Path]) -> None:
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -13,7 +13,6 @@ import io
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -21,11 +20,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from carl.data.dataset import UNLABELLED, Dataset, PackedImages, Split
-from carl.data.decoding.decode import image_size, strict_decoding
+from carl.data.decoding.decode import Shape, image_size, strict_decoding
 from carl.data.decoding.parallel import Oversized, decode_all
 from carl.data.listing import (
-    MAX_CLASSES,
     ArraySplit,
+    BadFile,
     EncodedSplit,
     Listing,
     MappedSplit,
@@ -34,20 +33,13 @@ from carl.data.listing import (
 )
 from carl.data.packing import cache
 from carl.data.packing.pixel_statistics import pixels_digest, statistics_and_digest
-from carl.errors import UserError
+from carl.defaults import BAD_AT_LEAST, BAD_ONE_IN, LARGEST_SIDE, LARGEST_USUAL_SIDE, MOST_CLASSES
+from carl.errors import UserError, one_line
 from carl.files import atomic_writer
+from carl.framing import Framing, Interpolation
+from carl.user_paths import cache_folder
 
-DEFAULT_SIDE = 96  # at most; a random crop with 8% of the area is then still 27 pixels wide
-LARGEST_SIDE = 4096  # an encoder needs gigabytes for a single view of this size
 _SURVEYED = 2_000  # images whose headers are read to find their usual size
-
-
-@dataclass(frozen=True)
-class BadFile:
-    """An image that was left out."""
-
-    name: str
-    reason: str
 
 
 class _VariedSizes(Exception):
@@ -59,23 +51,38 @@ def check_side(image_size: int | None) -> None:
         raise UserError(f"image_size={image_size} is not a side from 1 to {LARGEST_SIDE} pixels; use one such as 64")
 
 
-def open_listing(listing: Listing, size: int | None, max_bad: int | None, progress: Progress) -> Dataset:
+def open_listing(
+    listing: Listing,
+    size: int | None,
+    max_bad: int | None,
+    progress: Progress,
+    interpolation: Interpolation = "bicubic",
+) -> Dataset:
     """The data set from the cache, or packed now and cached.
 
     If several processes need the same images, as with torchrun, one packs and the others wait.
     """
+    dataset = _opened(listing, size, max_bad, progress, interpolation)
+    return dataclasses.replace(dataset, interpolation=interpolation)
+
+
+def _opened(
+    listing: Listing, size: int | None, max_bad: int | None, progress: Progress, interpolation: Interpolation
+) -> Dataset:
     if listing.key is None:
-        return _Packing(listing, size, max_bad, progress, None).run()
-    found = _cached(listing, size, max_bad)
+        return _Packing(listing, size, max_bad, progress, None, interpolation).run()
+    found = _cached(listing, size, max_bad, interpolation)
     if found is not None:
         return found
     with cache.locked(listing.key, "packs the images") as alone:
-        return _cached(listing, size, max_bad) or _packed(listing, size, max_bad, progress, alone)
+        return _cached(listing, size, max_bad, interpolation) or _packed(
+            listing, size, max_bad, progress, alone, interpolation
+        )
 
 
-def _cached(listing: Listing, size: int | None, max_bad: int | None) -> Dataset | None:
+def _cached(listing: Listing, size: int | None, max_bad: int | None, interpolation: Interpolation) -> Dataset | None:
     for side in dict.fromkeys((None, size or _known_side(listing))):
-        entry = _entry(listing, side)
+        entry = _entry(listing, side, interpolation)
         found = cache.load(entry, listing)
         if found is not None:
             dataset, bad_files = found
@@ -84,25 +91,33 @@ def _cached(listing: Listing, size: int | None, max_bad: int | None) -> Dataset 
     return None
 
 
-def _packed(listing: Listing, size: int | None, max_bad: int | None, progress: Progress, alone: bool) -> Dataset:
+def _packed(
+    listing: Listing,
+    size: int | None,
+    max_bad: int | None,
+    progress: Progress,
+    alone: bool,
+    interpolation: Interpolation,
+) -> Dataset:
     with cache.temporary_entry(listing.key or "", alone) as folder:
         try:
-            return _Packing(listing, size, max_bad, progress, folder).run()
+            return _Packing(listing, size, max_bad, progress, folder, interpolation).run()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-    return _Packing(listing, size, max_bad, progress, None).run()  # the disk is full
+    return _Packing(listing, size, max_bad, progress, None, interpolation).run()  # the disk is full
 
 
-def _entry(listing: Listing, side: int | None) -> Path:
+def _entry(listing: Listing, side: int | None, interpolation: Interpolation) -> Path:
     """The cache entry of images that were fitted to `side`, or left as they are (None)."""
-    text = f"{listing.key} {side or 'as is'} {cache.FORMAT_VERSION}"
+    how = f" {interpolation}" if side is not None and interpolation != "bicubic" else ""
+    text = f"{listing.key} {side or 'as is'} {cache.FORMAT_VERSION}{how}"
     return cache.entry_folder(hashlib.blake2b(text.encode(), digest_size=16).hexdigest())
 
 
 def _side_file(listing: Listing) -> Path:
     """The file that remembers which side was chosen when none was asked for."""
-    return cache.cache_folder() / "sides" / f"{listing.key}.txt"
+    return cache_folder() / "sides" / f"{listing.key}.txt"
 
 
 def _known_side(listing: Listing) -> int | None:
@@ -120,14 +135,21 @@ class _Packing:
     """One run over a listing. Pixels are written to `folder`, or kept in memory if it is None."""
 
     def __init__(
-        self, listing: Listing, size: int | None, max_bad: int | None, progress: Progress, folder: Path | None
+        self,
+        listing: Listing,
+        size: int | None,
+        max_bad: int | None,
+        progress: Progress,
+        folder: Path | None,
+        interpolation: Interpolation,
     ) -> None:
         self.listing = listing
         self.size = size
         self.max_bad = max_bad
         self.progress = progress
         self.folder = folder
-        self.shape: tuple[int, int] | None = None  # that images are fitted to; None: they stay as they are
+        self.interpolation: Interpolation = interpolation
+        self.shape: Shape = None  # that images are fitted to; None: they stay as they are
         self.fitted_side: int | None = None  # if images are of varied or large size
         self.bad: list[BadFile] = []
         self.notes: list[str] = []
@@ -179,7 +201,7 @@ class _Packing:
         if isinstance(split, MappedSplit):
             return Split(PackedImages(split.pixels), split.labels)
         with self._stream(name) as stream:
-            writer = _PixelWriter(stream)
+            writer = PixelWriter(stream)
             if isinstance(split, ArraySplit):
                 labels = self._write_blocks(name, split, writer)
                 names = None
@@ -189,11 +211,11 @@ class _Packing:
 
     def _stream(self, name: str) -> BinaryIO:
         if self.folder is None:
-            return _KeptBytes(_memory() if self.listing.key is not None else None)
+            return _KeptBytes(memory_of_machine() if self.listing.key is not None else None)
         (self.folder / name).mkdir()
         return open(self.folder / name / "pixels.npy", "w+b")
 
-    def _write_blocks(self, name: str, split: ArraySplit, writer: _PixelWriter) -> np.ndarray | None:
+    def _write_blocks(self, name: str, split: ArraySplit, writer: PixelWriter) -> np.ndarray | None:
         labels = []
         for pixels, block_labels in split.read():
             writer.append(pixels)
@@ -205,14 +227,14 @@ class _Packing:
         return np.concatenate(labels) if labels else None
 
     def _write_decoded(
-        self, name: str, split: EncodedSplit, writer: _PixelWriter
+        self, name: str, split: EncodedSplit, writer: PixelWriter
     ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
         known_bad = len(self.bad)
         try:
             return self._decode_all(name, split, writer)
         except _VariedSizes:
             side = self.size or _usual_side(split)
-            self.shape, self.fitted_side = (side, side), side
+            self.shape, self.fitted_side = Framing(side, side, interpolation=self.interpolation), side
             self.notes.append(
                 f"images of varied or large size were scaled and cropped to {side} x {side}; "
                 "image_size sets another side"
@@ -222,7 +244,7 @@ class _Packing:
             return self._decode_all(name, split, writer)
 
     def _decode_all(
-        self, name: str, split: EncodedSplit, writer: _PixelWriter
+        self, name: str, split: EncodedSplit, writer: PixelWriter
     ) -> tuple[np.ndarray | None, tuple[str, ...] | None]:
         labels, names, done = [], [], 0
         for image, pixels in decode_all(split.read(), split.count, self.shape):
@@ -257,7 +279,7 @@ class _Packing:
         """List the images that were left out, or fail if there are too many."""
         if not self.bad:
             return
-        lines = [f"{_one_line(bad.name)}\t{_one_line(bad.reason)}\n" for bad in self.bad]
+        lines = [f"{one_line(bad.name)}\t{one_line(bad.reason)}\n" for bad in self.bad]
         total = _total(self.listing)
         listed = f"such as {lines[0].strip()}".replace("\t", ": ")
         if self.folder is not None:
@@ -272,7 +294,7 @@ class _Packing:
         self.notes.append(f"{len(self.bad)} of {total} files cannot be decoded and were left out, {listed}")
 
     def _entry(self) -> Path:
-        return _entry(self.listing, self.fitted_side)
+        return _entry(self.listing, self.fitted_side, self.interpolation)
 
 
 class _KeptBytes(io.BytesIO):
@@ -294,19 +316,23 @@ class _KeptBytes(io.BytesIO):
         pass
 
 
-def _memory() -> int | None:
+def memory_of_machine() -> int | None:
     """The bytes of memory of this machine, if it tells."""
     with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return None
 
 
-class _PixelWriter:
+class PixelWriter:
     """Appends images to a .npy file whose length is known only at the end."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.restart()
+
+    @property
+    def in_memory(self) -> bool:
+        return isinstance(self._stream, io.BytesIO)
 
     def restart(self) -> None:
         self.count = 0
@@ -342,17 +368,17 @@ class _PixelWriter:
 
 
 def _usual_side(split: EncodedSplit) -> int:
-    """The median of the shorter sides, but at most DEFAULT_SIDE."""
+    """The median of the shorter sides, but at most LARGEST_USUAL_SIDE."""
     step = max(1, split.count // _SURVEYED)
     with strict_decoding():
         sizes = [image_size(image.content) for image in islice(split.read(), 0, None, step)]
     sides = [min(size) for size in sizes if size is not None]
-    return max(1, min(int(np.median(sides)) if sides else DEFAULT_SIDE, DEFAULT_SIDE))
+    return max(1, min(int(np.median(sides)) if sides else LARGEST_USUAL_SIDE, LARGEST_USUAL_SIDE))
 
 
 def bad_limit(total: int, max_bad: int | None) -> int:
-    """How many files may be bad: what the user said, or one in twenty, or ten if the source is small."""
-    return max_bad if max_bad is not None else max(10, total // 20)
+    """How many files may be bad: what the user said, or the usual share, which for small sources is a fixed number."""
+    return max_bad if max_bad is not None else max(BAD_AT_LEAST, total // BAD_ONE_IN)
 
 
 def _check_bad(bad: int, total: int, max_bad: int | None, listed: str) -> None:
@@ -377,12 +403,12 @@ def _check_one_shape(splits: dict[str, Split]) -> None:
 def _numbered_classes(splits: dict[str, Split]) -> tuple[str, ...]:
     labels = [split.labels for split in splits.values() if split.labels is not None and split.labelled]
     highest = max((int(some.max()) for some in labels), default=-1)
-    return tuple(str(label) for label in range(min(highest + 1, MAX_CLASSES + 1)))
+    return tuple(str(label) for label in range(min(highest + 1, MOST_CLASSES + 1)))
 
 
 def _check_labels(splits: dict[str, Split], class_names: tuple[str, ...]) -> None:
-    if len(class_names) > MAX_CLASSES:
-        raise UserError(f"the labels name more than {MAX_CLASSES} classes; number the classes from 0 without gaps")
+    if len(class_names) > MOST_CLASSES:
+        raise UserError(f"the labels name more than {MOST_CLASSES} classes; number the classes from 0 without gaps")
     for name, split in splits.items():
         if split.labels is None or not len(split.labels):
             continue
@@ -404,7 +430,3 @@ def _fingerprint(splits: dict[str, Split], train_digest: int, progress: Progress
         if split.labels is not None:
             digest.update(split.labels.astype("<i8").tobytes())
     return digest.hexdigest()
-
-
-def _one_line(text: str) -> str:
-    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from carl.data.dataset import Statistics
-from carl.data.decoding.regular_files import check_not_cut
+from carl.data.decoding.mapped_arrays import check_not_cut
 from carl.data.listing import Progress, silent
 
 Result = TypeVar("Result")

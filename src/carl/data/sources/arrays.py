@@ -12,10 +12,9 @@ from typing import IO
 
 import numpy as np
 
-from carl.data.decoding.regular_files import check_not_cut, map_array, open_regular
+from carl.data.decoding.mapped_arrays import check_not_cut, map_array
 from carl.data.listing import (
     LARGEST_IMAGE,
-    MAX_CLASSES,
     MOST_LETTERS,
     ArraySplit,
     Listing,
@@ -27,7 +26,9 @@ from carl.data.listing import (
     splits_beside,
 )
 from carl.data.sources.base import Source, is_file
+from carl.defaults import MOST_CLASSES
 from carl.errors import UserError
+from carl.files import open_regular
 
 IMAGE_KEYS = ("images", "image", "x", "data", "pixels", "imgs", "arr_0")
 LABEL_KEYS = ("labels", "label", "y", "targets", "target", "arr_1")
@@ -179,7 +180,7 @@ def _npz_class_names(path: Path, keys: list[str]) -> tuple[str, ...]:
         return ()
     if len(shape) != 1 or dtype.kind not in "US":
         return ()
-    names = npz_array(path, key, 4 * MOST_LETTERS)[: MAX_CLASSES + 1]  # one too many is refused later
+    names = npz_array(path, key, 4 * MOST_LETTERS)[: MOST_CLASSES + 1]  # one too many is refused later
     return tuple(str(value) for value in names)
 
 

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from carl.data.listing import Progress
-from carl.data.packing.cache import cache_folder, has_folder, remove_abandoned, why_unusable
+from carl.data.packing.cache import has_folder, remove_abandoned, why_unusable
 from carl.errors import UserError
+from carl.user_paths import cache_folder
 
 _TIMEOUT = 30  # seconds to wait for an answer
 _CHUNK = 2**20

@@ -29,6 +29,9 @@ EXTENSIONS = frozenset(
     | {".ppm", ".pgm", ".pbm", ".pnm"}
 )
 # Without TIFF, whose signature most cameras' raw files share, and BMP, whose signature is two letters of text.
+NO_IMAGES = (
+    "has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or .gif, at any depth"
+)
 _SIGNATURE = re.compile(rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|GIF8|RIFF....WEBP", re.DOTALL)
 
 
@@ -36,17 +39,15 @@ def list_folder(root: Path, name: str) -> Listing:
     """The images below `root`.
 
     Sub-folders called train, val or test are splits if there is a train. So are folders of these names beside `root`
-    if it has such a name itself. If all images of a split are in two or more sub-folders, these are the classes. A
-    sub-folder called train among others that are not splits is a class too.
+    if it has such a name itself. If all images of a split are in two or more sub-folders, these are taken for classes
+    (`carl.data.labels` may decide otherwise). A sub-folder called train among others that are not splits is a class
+    too.
     """
     splits, opened, notes = split_folders(root)
     closed: list[str] = []
     files = {split: walk_images(folder, closed) for split, folder in splits.items()}
     if not files["train"]:
-        raise UserError(
-            f"{splits['train']} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, "
-            ".tif or .gif, at any depth"
-        )
+        raise UserError(f"{splits['train']} {NO_IMAGES}")
     files = {split: names for split, names in files.items() if names}
     classes = _class_names(files)
     return Listing(
@@ -54,6 +55,7 @@ def list_folder(root: Path, name: str) -> Listing:
         key=files_key(f"{splits[split]}/{file}" for split, names in files.items() for file in names),
         splits={split: _split_listing(splits[split], names, classes) for split, names in files.items()},
         class_names=classes,
+        classes_guessed=bool(classes),
         opened=opened,
         notes=(*notes, *_closed_folders(closed), *_loose_images(files["train"])),
     )
@@ -67,10 +69,7 @@ def list_image_files(asked: Request) -> Listing:
     for note in _closed_folders(closed):
         warn(note)
     if not names:
-        raise UserError(
-            f"{asked.name} has no images in it; give a folder with files that end in .jpg, .png, .webp, .bmp, .tif or "
-            ".gif, at any depth"
-        )
+        raise UserError(f"{asked.name} {NO_IMAGES}")
 
     def read() -> Iterator[EncodedImage]:
         for name in names:
@@ -212,6 +211,13 @@ def _class_names(files: dict[str, list[str]]) -> tuple[str, ...]:
     if not _in_folders(files["train"]) or len({_class_of(name) for name in files["train"]}) < 2:
         return ()
     return tuple(sorted({_class_of(name) for names in files.values() if _in_folders(names) for name in names}))
+
+
+def labels_by_folder(names: list[str]) -> tuple[tuple[str, ...], list[int]]:
+    """The classes of files with these relative names, and the label of each; none if sub-folders are not classes."""
+    classes = _class_names({"train": names})
+    label_of = {name: label for label, name in enumerate(classes)}
+    return classes, [label_of.get(_class_of(name), UNLABELLED) for name in names]
 
 
 def _in_folders(names: list[str]) -> bool:

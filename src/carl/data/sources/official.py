@@ -18,7 +18,6 @@ import numpy as np
 
 from carl.data.decoding.decode import DecodeError, open_file
 from carl.data.decoding.pickles import load_pickle
-from carl.data.decoding.regular_files import open_regular
 from carl.data.listing import (
     LARGEST_IMAGE,
     ArraySplit,
@@ -33,6 +32,7 @@ from carl.data.sources.arrays import as_labels, npz_array, npz_rows
 from carl.data.sources.base import Request, Source
 from carl.data.sources.download import Archive, check_member, fetch, unpacked
 from carl.errors import UserError
+from carl.files import open_regular
 
 CIFAR10_ARCHIVE = Archive(
     "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -69,16 +69,31 @@ def _located(asked: Request, archive: Archive) -> Path:
 
 def list_cifar10(folder: Path, name: str) -> Listing:
     train = [folder / f"data_batch_{i}" for i in range(1, 6) if (folder / f"data_batch_{i}").exists()]
-    return _list_cifar(folder, name, train, folder / "test_batch", folder / "batches.meta", "labels", "label_names")
+    return _list_cifar(
+        folder,
+        name,
+        train=train,
+        test=folder / "test_batch",
+        meta=folder / "batches.meta",
+        labels="labels",
+        class_names="label_names",
+    )
 
 
 def list_cifar100(folder: Path, name: str) -> Listing:
-    meta = folder / "meta"
-    return _list_cifar(folder, name, [folder / "train"], folder / "test", meta, "fine_labels", "fine_label_names")
+    return _list_cifar(
+        folder,
+        name,
+        train=[folder / "train"],
+        test=folder / "test",
+        meta=folder / "meta",
+        labels="fine_labels",
+        class_names="fine_label_names",
+    )
 
 
 def _list_cifar(
-    folder: Path, name: str, train: list[Path], test: Path, meta: Path, labels: str, class_names: str
+    folder: Path, name: str, *, train: list[Path], test: Path, meta: Path, labels: str, class_names: str
 ) -> Listing:
     for path in (*train, test, meta):
         if not path.is_file():

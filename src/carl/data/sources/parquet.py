@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
-from carl.data.decoding.regular_files import open_regular
 from carl.data.listing import (
     EncodedImage,
     EncodedSplit,
@@ -26,6 +25,7 @@ from carl.data.listing import (
 )
 from carl.data.sources.base import Source, is_file
 from carl.errors import UserError
+from carl.files import open_regular
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "jpg", "png", "webp", "bytes")
 LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "class", "class_label", "cls", "category")

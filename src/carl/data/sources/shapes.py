@@ -27,7 +27,7 @@ Mask = NDArray[np.bool_]
 Inside = Callable[[Floats, Floats], Mask]
 
 SIZE = 32
-_SUPERSAMPLE = 3  # sub-pixels a side: ten grey levels at an edge, for a third of the total time
+_SUPERSAMPLE = 3  # sub-pixels per side: ten grey levels at an edge, for a third of the total time
 _CHUNK = 250  # images drawn from one generator; a multiple of ten. Keeps a chunk's arrays under 10 MB each
 
 
@@ -121,7 +121,7 @@ def make_shapes(count: int, seed: int) -> tuple[NDArray[np.uint8], NDArray[np.in
 def _draw_chunk(rng: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     tens = np.tile(np.arange(len(_SHAPES), dtype=np.int64), (_CHUNK // len(_SHAPES), 1))
     labels = rng.permuted(tens, axis=1).reshape(-1)  # (N,)
-    figure = _figures(rng, labels)[..., None]  # (N, S, S, 1)
+    figure = draw_figures(rng, labels)[..., None]  # (N, S, S, 1)
     patch, patch_colour = _patches(rng)
     ground_colour, figure_colour = _colour_pairs(rng)
     images = ground_colour + _textures(rng) * (1 - figure)  # (N, S, S, 3)
@@ -150,7 +150,7 @@ def _unit_area(name: str) -> np.float32:
     return np.float32(_SHAPES[name](x[None, :], x[:, None]).mean() * 3**2)
 
 
-def _figures(rng: np.random.Generator, labels: NDArray[np.int64]) -> Floats:
+def draw_figures(rng: np.random.Generator, labels: NDArray[np.int64]) -> Floats:
     """Share of each pixel that the figure covers, (N, S, S)."""
     # Of 4: a disc is 47 to 67% of the side across.
     area = rng.uniform(0.7, 1.4, len(labels)).astype(np.float32)

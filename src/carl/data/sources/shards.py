@@ -29,17 +29,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
-from carl.data.decoding.regular_files import open_regular
 from carl.data.decoding.tar import read_tar
 from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable
-from carl.data.packing.cache import cache_folder, locked
+from carl.data.packing.cache import locked
 from carl.data.sources.base import Request, Source
 from carl.data.sources.folder import walk_files
 from carl.data.sources.parquet import find_columns, first_line, rows_at_once
 from carl.errors import UserError
-from carl.files import write_json
+from carl.files import open_regular, write_json
+from carl.user_paths import cache_folder
 
 KINDS = (".tar", ".parquet")
+NOT_READ = "empty, or too large to read"  # why an image of a shard cannot be used
 SAMPLE = 2_048  # images packed for statistics and probes: a probe needs 1,000, and more hardly change the mean
 SAMPLED_SHARDS = 32
 MOST_SHARDS = 1_000_000
@@ -86,7 +87,7 @@ class Shards:
     def listed(self, shard: int, places: np.ndarray) -> Iterator[EncodedImage]:
         """The same images with names, ADDRESS#PLACE."""
         for place, content in self.read(shard, places):
-            usable = content or Unusable("empty, or too large to read")
+            usable = content or Unusable(NOT_READ)
             yield EncodedImage(self.name_of(shard, place), usable, UNLABELLED)
 
     def name_of(self, shard: int, place: int) -> str:
@@ -270,7 +271,7 @@ def _kept_counts(kept: Path, shards: int) -> list[int] | None:
 
 
 def _count_all(addresses: Sequence[str], progress: Progress) -> list[int]:
-    stated = {folder: _stated_sizes(folder) for folder in {address.rpartition("/")[0] for address in addresses}}
+    stated = {folder: stated_sizes(folder) for folder in {address.rpartition("/")[0] for address in addresses}}
 
     def count(address: str) -> int:
         folder, _, name = address.rpartition("/")
@@ -285,7 +286,7 @@ def _count_all(addresses: Sequence[str], progress: Progress) -> list[int]:
     return counts
 
 
-def _stated_sizes(folder: str) -> dict[str, int]:
+def stated_sizes(folder: str) -> dict[str, int]:
     """The counts in a sizes.json; only for remote shards, where counting means reading everything."""
     if "://" not in folder:
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from carl.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import nn
 
     from carl.config import Layer
@@ -18,11 +19,14 @@ if TYPE_CHECKING:
     from carl.methods import Method
 
 
+TOP_1, TOP_5 = "top-1", "top-5"  # figures of a classifier: the class is its first choice, or among the first five
+
+
 @dataclass(frozen=True)
 class EvaluationRequest:
     """What the user asked `carl eval` for; unset values are the protocol's own."""
 
-    target: str  # a run directory, a file of weights or `random`
+    target: str  # a run directory, a weights file, timm:NAME or `random`
     protocol: str = "knn"
     data: str | None = None  # other data than the run's
     fraction: float | None = None  # of the labels
@@ -42,11 +46,13 @@ class Outcome:
 
     figures: dict[str, float]  # percentages
     details: dict[str, Any]
+    right: dict[str, np.ndarray] = field(default_factory=dict)  # of figures that are accuracies: which images (M,)
 
     @classmethod
     def of(cls, accuracy: Accuracy, details: dict[str, Any]) -> Outcome:
         """The outcome of a classifier."""
-        return cls({"top-1": accuracy.top1, "top-5": accuracy.top5}, {**details, **accuracy.details()})
+        figures = {TOP_1: accuracy.top1, TOP_5: accuracy.top5}
+        return cls(figures, {**details, **accuracy.details()}, accuracy.right)
 
 
 def _no_values(request: EvaluationRequest) -> dict[str, Any]:
@@ -77,16 +83,19 @@ class Protocol:
     values: Callable[[EvaluationRequest], dict[str, Any]] = _no_values  # for the result file
     check: Callable[[EvaluationRequest], None] = _no_check  # raises a UserError for values it cannot take
     notes: Callable[[Sequence[dict[str, Any]]], list[str]] = _no_notes  # remarks on the details of the seeds
-    headline: str = ""  # the figure that can stand for an encoder, if one can
+    headline: str = ""  # the figure to quote where one number must do, if one does
+    stands_for_encoder: bool = False  # whether that figure can sum up an encoder in a report
     names_count: str = ""  # what the names of the figures count, if they are numbers
     seeded: bool = True  # whether another seed can give another figure for the same encoder
     beside_random: bool = False  # measured with random weights too, for comparison
+    trains_encoder: bool = False  # not only a classifier on its features
     needs_method: bool = False  # the whole method with its prototypes, not the encoder alone
     other_data: bool = False  # only for other data than those the run was trained on
     epochs: int | None = None  # None if nothing is trained on random crops
     fractions: tuple[float, ...] = ()  # parts of the labels, measured one after the other; empty: always all labels
     rates: tuple[float, ...] = ()  # learning rates; empty if the user cannot choose them
     centre: float = 1.0  # fraction of each side that is seen of an image that is not cropped at random
+    explained: Mapping[str, str] = field(default_factory=dict)  # values that need words after them, with those words
 
     def part_seen(self, request: EvaluationRequest) -> float:
         return self.centre if request.centre is None else request.centre

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from carl.evaluation.protocols.base import EvaluationRequest, Outcome, Protocol
+from carl.evaluation.protocols.base import TOP_1, EvaluationRequest, Outcome, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,5 +60,7 @@ FINETUNE = Protocol(
     kind="offline: the whole encoder is fine-tuned on all labels",
     measure=measure,
     values=values,
+    headline=TOP_1,
+    trains_encoder=True,
     epochs=USUAL.epochs,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from carl.defaults import KNN_NEIGHBOURS, KNN_TEMPERATURE
 from carl.evaluation.protocols.base import EvaluationRequest, Outcome, Protocol
 
 if TYPE_CHECKING:
@@ -12,8 +13,7 @@ if TYPE_CHECKING:
     from carl.evaluation.evaluation_data import EvaluationData
     from carl.methods import Method
 
-NEIGHBOURS = (1, 5, 20, 200)
-TEMPERATURE = 0.1  # lightly's; Wu et al. 2018 use 0.07
+NEIGHBOURS = (1, 5, KNN_NEIGHBOURS, 200)
 
 
 def measure(
@@ -31,15 +31,17 @@ def measure(
     with distributed.computing_together():
         share = slice(distributed.rank(), None, distributed.world_size())
         scores = knn_scores(
-            train.to(place), labels.to(place), test[share].to(place), NEIGHBOURS, TEMPERATURE, data.classes
+            train.to(place), labels.to(place), test[share].to(place), NEIGHBOURS, KNN_TEMPERATURE, data.classes
         )
-        right = torch.stack([(found.argmax(1) == truth[share].to(place)).sum() for found in scores.values()])
-        right = distributed.sum_over_processes(right)
-    return Outcome({str(k): 100 * count / len(truth) for k, count in zip(scores, right.tolist(), strict=True)}, {})
+        found = torch.zeros(len(scores), len(truth), device=place)
+        found[:, share] = torch.stack([(s.argmax(1) == truth[share].to(place)).float() for s in scores.values()])
+        found = distributed.sum_over_processes(found).cpu()
+    right = {str(k): row.numpy() > 0 for k, row in zip(scores, found, strict=True)}
+    return Outcome({k: 100 * int(row.sum()) / len(truth) for k, row in right.items()}, {}, right)
 
 
 def values(request: EvaluationRequest) -> dict[str, Any]:
-    return {"neighbours": list(NEIGHBOURS), "temperature": TEMPERATURE, "similarity": "cosine"}
+    return {"neighbours": list(NEIGHBOURS), "temperature": KNN_TEMPERATURE, "similarity": "cosine"}
 
 
 KNN = Protocol(
@@ -48,7 +50,8 @@ KNN = Protocol(
     kind="offline: the labelled training images vote, all test images are judged",
     measure=measure,
     values=values,
-    headline="20",
+    headline=str(KNN_NEIGHBOURS),
+    stands_for_encoder=True,
     names_count="neighbours",
     seeded=False,
     beside_random=True,

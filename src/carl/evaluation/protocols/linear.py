@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from carl.errors import UserError
-from carl.evaluation.protocols.base import EvaluationRequest, Outcome, Protocol
+from carl.evaluation.protocols.base import TOP_1, EvaluationRequest, Outcome, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
@@ -36,6 +36,7 @@ class LinearRecipe:
 
 
 USUAL = LinearRecipe()
+EXPLAINED = {"milestones": "of the epochs, the rate divided by 10 at each"}
 
 
 def asked_for(request: EvaluationRequest, usual: LinearRecipe = USUAL) -> LinearRecipe:
@@ -73,8 +74,10 @@ LINEAR = Protocol(
     measure=measure,
     values=values,
     check=check_rates,
-    headline="top-1",
+    headline=TOP_1,
+    stands_for_encoder=True,
     epochs=USUAL.epochs,
     rates=USUAL.rates,
     centre=MOCO_CENTRE,
+    explained=EXPLAINED,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from carl.evaluation.protocols.base import EvaluationRequest, Outcome, Protocol
+from carl.evaluation.protocols.base import TOP_1, EvaluationRequest, Outcome, Protocol
 from carl.evaluation.protocols.linear import MOCO_CENTRE
 
 if TYPE_CHECKING:
@@ -60,7 +60,8 @@ LINEAR_CACHED = Protocol(
     measure=measure,
     values=values,
     notes=notes,
-    headline="top-1",
+    headline=TOP_1,
+    stands_for_encoder=True,
     beside_random=True,
     centre=MOCO_CENTRE,
 )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from carl.errors import UserError
 from carl.evaluation.protocols import finetune
-from carl.evaluation.protocols.base import EvaluationRequest, Outcome, Protocol
+from carl.evaluation.protocols.base import TOP_1, EvaluationRequest, Outcome, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,6 +43,8 @@ SEMI = Protocol(
     measure=measure,
     values=values,
     check=check_fraction,
+    headline=TOP_1,
+    trains_encoder=True,
     epochs=finetune.USUAL.epochs,
     fractions=FRACTIONS,
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from carl.evaluation.protocols.base import EvaluationRequest, Outcome, Protocol
-from carl.evaluation.protocols.linear import MOCO_CENTRE, LinearRecipe, asked_for, check_rates, measure_by
+from carl.evaluation.protocols.base import TOP_1, EvaluationRequest, Outcome, Protocol
+from carl.evaluation.protocols.linear import EXPLAINED, MOCO_CENTRE, LinearRecipe, asked_for, check_rates, measure_by
 
 if TYPE_CHECKING:
     from torch import nn
@@ -34,8 +34,10 @@ TRANSFER = Protocol(
     measure=measure,
     values=values,
     check=check_rates,
+    headline=TOP_1,
     other_data=True,
     epochs=USUAL.epochs,
     rates=USUAL.rates,
     centre=MOCO_CENTRE,
+    explained=EXPLAINED,
 )

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from carl import files
 from carl.errors import UserError, suggestion
 from carl.models.encoders import build_encoder
-from carl.models.weights import read_weights_into
-from carl.records.run_directory import DataRecord
-from carl.use.encoder import TrainedModel, load_trained
+from carl.models.pretrained import Source, WantedInput
+from carl.use.encoder import UsableEncoder, open_encoder
 from carl.use.export import FORMATS
 from carl.use.export.format import Export, Format
 from carl.use.export.model_card import model_card
@@ -28,7 +27,7 @@ CHECKED = (5, 1)  # sizes of the batches that are compared: other than the 2 of 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how far it is from the run's own encoder."""
+    """What was written, and how far it is from the encoder itself."""
 
     path: Path
     card: Path
@@ -42,11 +41,11 @@ class Normalised(nn.Module):
     mean: Tensor
     std: Tensor
 
-    def __init__(self, encoder: nn.Module, data: DataRecord) -> None:
+    def __init__(self, encoder: nn.Module, wanted: WantedInput) -> None:
         super().__init__()
         self.encoder = encoder
-        self.register_buffer("mean", torch.tensor(data.mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(data.std).view(1, -1, 1, 1))
+        self.register_buffer("mean", torch.tensor(wanted.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(wanted.std).view(1, -1, 1, 1))
 
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.encoder((images - self.mean) / self.std)
@@ -54,10 +53,10 @@ class Normalised(nn.Module):
 
 
 def export_encoder(request: ExportRequest) -> Iterator[str]:
-    """Write the encoder of a run for another program; yields lines about it."""
+    """Write an encoder for another program; yields lines about it."""
     find_format(request.format)  # an unknown one is refused before the model is loaded
-    trained = load_trained(request.run, device="cpu")
-    done = export(trained, request.format, request.output, request.normalise, request.force)
+    usable = open_encoder(request.encoder, backbone=request.backbone, device="cpu")
+    done = export(usable, request.format, request.output, request.normalise, request.force)
     yield f"written: {done.path}"
     yield f"checked: loaded again, features differ by at most {done.difference:.1e}"
     yield f"card: {done.card}"
@@ -72,7 +71,7 @@ def find_format(name: str) -> Format:
 
 
 def export(
-    trained: TrainedModel, name: str, output: Path | None, normalise: bool = False, force: bool = False
+    usable: UsableEncoder, name: str, output: Path | None, normalise: bool = False, force: bool = False
 ) -> Exported:
     """Write the encoder in the format `name`, and a card; loaded again, it must give the same features.
 
@@ -82,11 +81,11 @@ def export(
     if normalise and not form.is_graph:
         graphs = " or ".join(known for known, other in FORMATS.items() if other.is_graph)
         raise UserError(f"--normalise adds to a graph, and {name} holds only weights; leave it out, or use {graphs}")
-    path = output or trained.run.path / "export" / form.file_name
+    path = output or default_folder(usable) / form.file_name
     check_target(path, name, force)
-    encoder = plain_encoder(trained)
-    model = Normalised(encoder, trained.data).eval() if normalise else encoder
-    made = Export(model, trained.config.model, trained.data, path)
+    encoder = plain_encoder(usable)
+    model = Normalised(encoder, usable.wanted).eval() if normalise else encoder
+    made = Export(model, usable.model, usable.wanted, path, Source(usable.origin, usable.licence))
     form.write(made)
     try:
         difference = _largest_difference(made, form, in_unit_range=normalise)
@@ -95,7 +94,7 @@ def export(
         raise
     usage, card = form.usage(made), form.card_file(path)
     features = int(model(made.example).shape[1])
-    files.write_text(card, model_card(trained, name, usage, features, normalise, difference))
+    files.write_text(card, model_card(usable, name, usage, features, normalise, difference))
     return Exported(path, card, difference, usage)
 
 
@@ -113,12 +112,19 @@ def check_target(path: Path, name: str, force: bool) -> None:
         raise UserError(f"{path} is not an export to {name}, so --force does not replace it; choose another -o")
 
 
-def plain_encoder(trained: TrainedModel) -> nn.Module:
-    """The run's encoder on the CPU with plain convolutions only: an export may run anywhere."""
-    config = trained.config.model.model_copy(update={"tiny_maps": False, "init": None})
+def default_folder(usable: UsableEncoder) -> Path:
+    """Where an export goes if the user names no place: into the run, or a folder named after the encoder."""
+    if usable.run is not None:
+        return usable.run.path / "export"
+    return Path("export") / files.portable_name(Path(usable.name).name)
+
+
+def plain_encoder(usable: UsableEncoder) -> nn.Module:
+    """The encoder on the CPU with plain convolutions only: an export may run anywhere."""
+    config = usable.model.model_copy(update={"tiny_maps": False, "init": None})
     with torch.random.fork_rng(devices=[]):
-        encoder = build_encoder(config, trained.data.channels, trained.data.image_size)
-    read_weights_into(trained.run.encoder_file, encoder)
+        encoder = build_encoder(config, usable.channels, usable.image_size)
+    encoder.load_state_dict(usable.encoder.state_dict())  # the fast convolutions have the same keys
     return encoder.eval().requires_grad_(False)
 
 

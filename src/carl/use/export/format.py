@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from carl.config import ModelConfig
-    from carl.records.run_directory import DataRecord
+    from carl.models.pretrained import Source, WantedInput
 
 Compute: TypeAlias = "Callable[[Tensor], Tensor]"  # images to features
 
@@ -23,8 +22,9 @@ class Export:
 
     model: nn.Module  # on the CPU, with plain convolutions only
     config: ModelConfig
-    data: DataRecord
+    wanted: WantedInput
     path: Path
+    source: Source
 
     @property
     def architecture(self) -> str:
@@ -35,7 +35,7 @@ class Export:
         """Two images: torch's exporter would take a batch of one for a constant."""
         import torch
 
-        return torch.zeros(2, self.data.channels, self.data.image_size, self.data.image_size)
+        return torch.zeros(2, self.wanted.channels, self.wanted.image_size, self.wanted.image_size)
 
     @property
     def weights(self) -> dict[str, Tensor]:
@@ -44,24 +44,19 @@ class Export:
     @property
     def facts(self) -> dict[str, str]:
         """What an exported file says about itself."""
-        return {
-            "architecture": self.architecture,
-            "stem": self.config.stem,
-            "image_size": str(self.data.image_size),
-            "channels": str(self.data.channels),
-            "mean": json.dumps(self.data.mean),
-            "std": json.dumps(self.data.std),
-        }
+        from carl.models.pretrained.weights import stated
+
+        return stated(self.config.backbone, self.config.stem, self.wanted, self.source)
 
     @property
     def timm_arguments(self) -> dict[str, Any]:
         """What timm.create_model needs besides the name."""
         import timm
 
-        arguments: dict[str, Any] = {"num_classes": 0, "in_chans": self.data.channels}
+        arguments: dict[str, Any] = {"num_classes": 0, "in_chans": self.wanted.channels}
         known = timm.get_pretrained_cfg(self.architecture)
         if known is not None and known.fixed_input_size:
-            arguments["img_size"] = self.data.image_size
+            arguments["img_size"] = self.wanted.image_size
         return arguments
 
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from carl.errors import printable
 from carl.evaluation.results import RunIdentity, Score, read_scores
-from carl.methods.build import read_config
+from carl.methods.run_config import read_config
 from carl.records.regular_files import read_text
 from carl.records.weights_hash import file_hash
-from carl.use.encoder import TrainedModel
+from carl.use.encoder import TrainedModel, UsableEncoder
 
 # What the publishers of the data say; none of it is legal advice.
 LICENCES = {
@@ -26,24 +26,61 @@ LICENCES = {
 }
 
 
-def model_card(trained: TrainedModel, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
-    """The card in Markdown."""
+def model_card(usable: UsableEncoder, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
+    """The card in Markdown: of a run with its training and results, of other weights with where they are from."""
+    made = f"exported as {form}"
+    if usable.trained is not None:
+        return _card_of_run(usable.trained, made, usage, features, normalised, difference)
+    lines = [
+        f"# {usable.model.backbone} from {_as_text(usable.origin)}",
+        "",
+        f"An image encoder of {features} features, {made} from {_as_code(usable.name)}, without any training here.",
+        "",
+        *_use(usage),
+        *_expected_input(usable, normalised),
+        "",
+        "## Weights",
+        "",
+        f"- origin: {_as_text(usable.origin)}",
+        f"- licence: {_as_text(usable.licence)}",
+        f"- backbone: {usable.model.backbone} (timm), stem {usable.model.stem}",
+        "",
+        f"Checked after writing: features differ by at most {difference:.1e} from those of the encoder.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _use(usage: str) -> list[str]:
+    return ["## Use", "", "```python", usage, "```", ""]
+
+
+def _card_of_run(
+    trained: TrainedModel, made: str, usage: str, features: int, normalised: bool, difference: float
+) -> str:
     config, data, init = trained.config, trained.data, _init(trained)
     supervised = trained.method.needs_labels
     name = _as_code(Path(data.name).name)
     method = ", ".join(f"{key} {value}" for key, value in _method_values(trained).items())
+    run = _as_code(trained.run.path.name)
+    if trained.run.last_file.is_file():
+        title = f"# {config.model.backbone}, which training on {name} with {config.method.name} made no better"
+        first = (
+            f"An image encoder of {features} features, {made} from the run {run}. Training made it no better, so these "
+            "are the weights that the run started from. What follows on training is about that attempt."
+        )
+    else:
+        title = f"# {config.model.backbone} trained on {name} with {config.method.name}"
+        first = (
+            f"An image encoder of {features} features, learned {'with' if supervised else 'without'} labels by the "
+            f"method `{config.method.name}` and {made} from the run {run}."
+        )
     lines = [
-        f"# {config.model.backbone} trained on {name} with {config.method.name}",
+        title,
         "",
-        f"An image encoder of {features} features, learned {'with' if supervised else 'without'} labels by the method "
-        f"`{config.method.name}` and exported as {form} from the run {_as_code(trained.run.path.name)}.",
+        first,
         "",
-        "## Use",
-        "",
-        "```python",
-        usage,
-        "```",
-        "",
+        *_use(usage),
         *_expected_input(trained, normalised),
         "",
         "## Data",
@@ -58,6 +95,7 @@ def model_card(trained: TrainedModel, form: str, usage: str, features: int, norm
         f"{config.train.seed}, views `{config.views.pipeline}` of {data.image_size} px",
         f"- backbone: {config.model.backbone} (timm), stem {config.model.stem}, started from "
         f"{'random weights' if init is None else _as_code(init)}",
+        *_started_from(trained),
         *_environment(trained),
         "",
         "## Results",
@@ -82,19 +120,26 @@ def _as_text(words: str) -> str:
     return re.sub(r"[\\`*_\[\]<>&]", r"\\\g<0>", printable(words))
 
 
-def _expected_input(trained: TrainedModel, normalised: bool) -> list[str]:
-    data, side = trained.data, trained.data.image_size
-    mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (data.mean, data.std))
-    channels = "RGB" if data.channels == 3 else f"{data.channels} channels"
+def _expected_input(usable: UsableEncoder, normalised: bool) -> list[str]:
+    framing, side = usable.framing, usable.image_size
+    mean, std = (", ".join(f"{value:.4f}" for value in values) for values in (usable.mean, usable.std))
+    channels = "RGB" if usable.channels == 3 else f"{usable.channels} channels"
     values = (
         "in [0, 1]; the graph subtracts the mean and divides by the standard deviation itself"
         if normalised
         else f"(x - mean) / std of x in [0, 1], with mean = [{mean}] and std = [{std}]"
     )
-    first = f"scaled to cover {data.height} x {data.width} px and centrally cut"
-    second = "" if (side, side) == (data.height, data.width) else f", then scaled to {side} x {side} (antialiased)"
+    if framing.scaled is None:
+        first = f"scaled ({framing.interpolation}) to cover {framing.height} x {framing.width} px and centrally cut"
+    else:
+        ways = {"cut": "to cover", "stretch": "to", "pad": "to fit into"}
+        first = (
+            f"scaled ({framing.interpolation}) {ways[framing.fit]} {framing.scaled[0]} x {framing.scaled[1]} px, then "
+            f"centrally cut to {framing.height} x {framing.width} px"
+        )
+    second = "" if (side, side) == framing.shape else f", then scaled to {side} x {side} (antialiased)"
     return [
-        f"- input: `images`, float32 (B, {data.channels}, {side}, {side}), {channels}, {values}",
+        f"- input: `images`, float32 (B, {usable.channels}, {side}, {side}), {channels}, {values}",
         f"- to give the features of `carl embed`, images are {first}{second}",
         "- output: pooled features, not normalised; compare them by cosine similarity",
     ]
@@ -107,6 +152,15 @@ def _method_values(trained: TrainedModel) -> dict[str, Any]:
 
 def _init(trained: TrainedModel) -> str | None:
     return read_config(trained.run).model.init  # the loaded configuration is without it
+
+
+def _started_from(trained: TrainedModel) -> list[str]:
+    """Where the weights that the run started from came from, and their licence, which may bind its own."""
+    found = trained.run.read_environment().get("started_from")
+    if not isinstance(found, dict):
+        return []
+    origin, licence = (str(found.get(key, "not known")) for key in ("origin", "licence"))
+    return [f"- starting weights: {_as_text(origin)}; licence: {_as_text(licence)}"]
 
 
 def _environment(trained: TrainedModel) -> list[str]:
@@ -157,5 +211,5 @@ def _line(together: list[Score]) -> str:
 
 def _figure(score: Score) -> str:
     spread = "" if score.spread is None else f" \u00b1 {score.spread:.2f}"
-    random = "" if score.random is None else f" (random weights {score.random:.2f}%)"
-    return f"{score.value:.2f}%{spread}{random}"
+    before = "" if score.baseline is None else f" ({score.baseline_name} {score.baseline:.2f}%)"
+    return f"{score.value:.2f}%{spread}{before}"

@@ -36,7 +36,7 @@ def load_into_timm(export: Export, weights: Path) -> Compute:
 
     model: nn.Module = timm.create_model(export.architecture, **export.timm_arguments)
     if export.config.stem == "small":
-        use_small_stem(model, export.data.channels, export.architecture)
+        use_small_stem(model, export.wanted.channels, export.architecture)
     model.load_state_dict(load_file(weights))
     return computing(model)
 

@@ -27,18 +27,23 @@ def write(export: Export) -> None:
 
 
 def _config(export: Export) -> dict[str, object]:
-    data, side = export.data, export.data.image_size
+    wanted, side, framing = export.wanted, export.wanted.image_size, export.wanted.framing
+    # What a run saw was packed first, and where the views are of another size scaled by its own bilinear views.
+    scaled_again = framing.scaled is None and framing.shape != (side, side)
+    interpolation = "bilinear" if scaled_again else framing.interpolation
+    modes = {"cut": "center", "stretch": "squash", "pad": "border"}
     return {
         "architecture": export.architecture,
         "num_classes": 0,
         "num_features": int(export.model(export.example).shape[1]),
         "model_args": {key: value for key, value in export.timm_arguments.items() if key != "num_classes"},
         "pretrained_cfg": {
-            "input_size": [data.channels, side, side],
-            "interpolation": "bilinear",
-            "crop_pct": 1.0,
-            "mean": list(data.mean),
-            "std": list(data.std),
+            "input_size": [wanted.channels, side, side],
+            "interpolation": interpolation,
+            "crop_pct": framing.seen,
+            "crop_mode": modes[framing.fit],
+            "mean": list(wanted.mean),
+            "std": list(wanted.std),
             "num_classes": 0,
         },
     }

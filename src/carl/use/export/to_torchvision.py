@@ -39,9 +39,9 @@ def _torchvision_model(export: Export) -> nn.Module:
     if isinstance(first, nn.Conv2d) and hasattr(model, "fc"):
         model.fc = nn.Identity()
         if export.config.stem == "small":
-            use_small_stem(model, export.data.channels, name)
-        elif first.in_channels != export.data.channels:
-            model.conv1 = nn.Conv2d(export.data.channels, first.out_channels, 7, stride=2, padding=3, bias=False)
+            use_small_stem(model, export.wanted.channels, name)
+        elif first.in_channels != export.wanted.channels:
+            model.conv1 = nn.Conv2d(export.wanted.channels, first.out_channels, 7, stride=2, padding=3, bias=False)
     ours, theirs = export.model.state_dict(), model.state_dict()
     if {key: value.shape for key, value in ours.items()} != {key: value.shape for key, value in theirs.items()}:
         raise UserError(f"torchvision and timm name the weights of {name!r} differently; export with --to timm")
@@ -58,7 +58,7 @@ def load(export: Export) -> Compute:
 
 def usage(export: Export) -> str:
     stem = small_stem_lines(export)
-    if not stem and export.data.channels != 3:
+    if not stem and export.wanted.channels != 3:
         weight = export.model.get_parameter("conv1.weight")
         stem = [f"model.conv1 = torch.nn.Conv2d({weight.shape[1]}, {weight.shape[0]}, 7, 2, 3, bias=False)"]
     return "\n".join(

@@ -1,0 +1,52 @@
+"""Which precision `auto` is: asked of the processor, never of its name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from carl import precision
+from carl.precision import PRECISIONS, computing_in, settled_precision
+from carl.records import environment
+from carl.records.environment import instruction_sets
+
+
+@pytest.mark.parametrize(
+    ("has", "device", "expected"),
+    [
+        (("avx2", "avx512f", "avx512_bf16"), "cpu", "bf16"),
+        (("avx2", "amx_bf16"), "cpu", "bf16"),
+        (("avx2", "avx512f", "avx512_vnni"), "cpu", "fp32"),  # would emulate it
+        (("avx2",), "cpu", "fp32"),
+        ((), "cpu", "fp32"),
+        (("avx512_bf16",), "cuda", "fp32"),
+        (("avx512_bf16",), "mps", "fp32"),
+    ],
+)
+def test_auto_is_bfloat16_only_on_a_cpu_that_multiplies_it(
+    has: tuple[str, ...], device: str, expected: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(precision, "instruction_sets", lambda: has)
+    assert settled_precision("auto", device) == expected
+    assert [settled_precision(word, device) for word in PRECISIONS] == list(PRECISIONS)
+
+
+@pytest.mark.parametrize(("word", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_products_are_computed_in_the_precision_that_is_asked_for(word: str, dtype: torch.dtype):
+    with computing_in(word, "cpu"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ([], ()),
+        (["model name\t: AVX512_BF16 in name only", "flags\t\t: fpu avx2 avx512f sse2"], ("avx2", "avx512f")),
+        (["flags\t\t: avx512_bf16 fpu avx2"], ("avx2", "avx512_bf16")),
+    ],
+)
+def test_instruction_sets_are_read_from_the_flags_of_the_processor(
+    said: list[str], found: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(environment, "lines_about_the_cpu", lambda: said)
+    assert instruction_sets() == found

@@ -1,0 +1,215 @@
+"""Runs that start from an encoder: the start is the baseline, and the better of the two encoders is kept."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from carl.records.adaptation import KNN, STABILITY, Adaptation, adaptation
+from carl.reporting.run_reader import read_run
+from carl.reporting.verdict import judge, scores
+from tests.conftest import Run
+from tests.training.test_run import begin, records, wait_for_step
+
+TINY = ["--backbone", "test_resnet", "--set", "probe.images=32", "--set", "probe.train_images=64"]
+OLD = ["--preset", "robust", "--epochs", "2", "--batch-size", "16", *TINY]  # what --init meant before there was `adapt`
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
+    """An encoder that knows the images well: it was trained with their labels."""
+    folder = tmp_path_factory.mktemp("good")
+    arguments = ["--method", "supervised", "--epochs", "40", "--batch-size", "16", "--set", "log.report=false", *TINY]
+    process = begin(folder, small_data, *arguments, "--out", "good")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return folder / "good"
+
+
+@pytest.fixture(scope="module")
+def worse(good: Path, small_data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A run with the values of old, and what it said."""
+    folder = tmp_path_factory.mktemp("worse")
+    process = begin(folder, small_data, "--init", good, *OLD, "--out", "run")
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    return folder / "run", output
+
+
+def same(first: Path, second: Path) -> bool:
+    a, b = load_file(first), load_file(second)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def test_a_run_that_made_the_encoder_worse_says_so_and_keeps_the_start(worse: tuple[Path, str], good: Path):
+    run, said = worse
+    assert "the adapted encoder is worse than the one it started from: kNN probe" in said
+    assert "encoder.safetensors is the one it started from; the adapted one is encoders/last.safetensors" in said
+    assert "--preset adapt changes less of the encoder" in said
+    assert same(run / "encoder.safetensors", good / "encoder.safetensors")
+    assert same(run / "encoders" / "start.safetensors", good / "encoder.safetensors")
+    assert not same(run / "encoders" / "last.safetensors", good / "encoder.safetensors")
+
+
+def test_the_report_says_that_the_result_is_worse_than_the_start(worse: tuple[Path, str]):
+    run = read_run(worse[0], "run")
+    verdict = judge(run)
+    assert verdict.tone != "good"
+    assert verdict.but == "but not better than the encoder it started from"
+    assert verdict.figures.startswith("The adapted encoder is worse than the one it started from: kNN probe")
+    assert any("--preset adapt" in step.command for step in verdict.steps)
+    (probed,) = scores(run)
+    assert probed.baseline_name == "the start"
+    assert probed.gain is not None
+    assert probed.gain < 0
+    page = (worse[0] / "report.html").read_text()
+    assert "but not better than the encoder it started from" in page
+    assert "the encoder it started from" in run.gallery_note or "start_neighbours" in run.gallery
+
+
+def test_evaluation_lays_the_start_beside_the_encoder(worse: tuple[Path, str], carl: Run):
+    run, _ = worse
+    kept = carl("eval", run, "--protocol", "knn")
+    assert kept.returncode == 0, kept.stderr
+    assert "the start" in kept.stdout
+    assert "+0.00" in kept.stdout  # it is the start
+    last = carl("eval", run / "encoders" / "last.safetensors", "--protocol", "knn", "--out", "results")
+    assert last.returncode == 0, last.stderr
+    (file,) = Path("results").glob("*.json")
+    result = json.loads(file.read_text())
+    assert result["accuracy"]["trained"].keys() == result["accuracy"]["start"].keys()
+    assert result["accuracy"]["trained"] != result["accuracy"]["start"]
+    assert result["accuracy"]["random"]
+    assert "(random weights: " in last.stdout
+    assert result["intervals"]["gain_over_start"].keys() == result["accuracy"]["trained"].keys()
+
+
+def test_the_model_card_of_a_run_that_kept_its_start_does_not_call_it_trained(worse: tuple[Path, str], carl: Run):
+    done = carl("export", worse[0], "--to", "safetensors", "-o", "kept.safetensors")
+    assert done.returncode == 0, done.stderr
+    card = Path("kept.safetensors.md").read_text()
+    assert card.startswith("# test_resnet, which training on `small.npz` with carl made no better")
+    assert "these are the weights that the run started from" in card
+    assert "learned without labels" not in card
+
+
+def test_a_run_without_its_head_is_used_without_prototypes(worse: tuple[Path, str], small_data: Path):
+    from carl.use.encoder import open_encoder
+
+    encoder = open_encoder(worse[0])
+    assert not encoder.has_prototypes
+    assert not (worse[0] / "head.safetensors").exists()
+
+
+def test_adapt_is_the_preset_of_a_run_with_init_and_keeps_statistics_and_first_layers(
+    good: Path, small_data: Path, tmp_path: Path, carl: Run
+):
+    done = carl("pretrain", small_data, "--init", good, *TINY, "--epochs", "1", "--out", "run")
+    assert done.returncode == 0, done.stderr
+    assert "carl (adapt preset)" in done.stdout
+    config = tomllib.loads((tmp_path / "run" / "config.toml").read_text())
+    assert config["model"]["keep_statistics"]
+    trained = load_file(next(f for f in (tmp_path / "run" / "encoders" / "last.safetensors",
+                                         tmp_path / "run" / "encoder.safetensors") if f.exists()))  # fmt: skip
+    start = load_file(tmp_path / "run" / "encoders" / "start.safetensors")
+    changed = {name for name in start if not torch.equal(start[name], trained[name])}
+    assert changed
+    assert all(name.startswith("layer4") for name in changed)
+    assert not any("running" in name for name in changed)
+
+
+@pytest.mark.parametrize("method", ["carl", "simclr"])
+def test_without_labels_the_stability_of_neighbours_decides(
+    good: Path, small_data: Path, tmp_path: Path, carl: Run, method: str
+):
+    arguments = ["--init", good, "--method", method, *TINY, "--epochs", "1", "--labels", "none", "--out", "run"]
+    done = carl("pretrain", small_data, *arguments)
+    assert done.returncode == 0, done.stderr
+    found = adaptation(records(tmp_path / "run"))
+    assert found is not None
+    assert found.measure == STABILITY
+    assert found.in_words() in done.stdout
+    assert (tmp_path / "run" / "encoders" / "last.safetensors").exists() != found.is_better
+    assert "before training: neighbour stability" in done.stdout
+
+
+def test_killed_and_resumed_an_adapting_run_ends_with_the_same_files(
+    good: Path, small_data: Path, tmp_path: Path, carl: Run
+):
+    arguments = [small_data, "--init", good, *TINY, "--epochs", "3", "--batch-size", "16", "--set", "log.every=2"]
+    assert carl("pretrain", *arguments, "--out", "whole").returncode == 0
+    process = begin(tmp_path, *arguments, "--out", "run")
+    wait_for_step(tmp_path / "run", 8, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = carl("pretrain", "--resume", "run")
+    assert done.returncode == 0, done.stderr
+    for file in sorted((tmp_path / "whole").rglob("*.safetensors")):
+        assert file.read_bytes() == (tmp_path / "run" / file.relative_to(tmp_path / "whole")).read_bytes(), file.name
+    assert adaptation(records(tmp_path / "whole")) == adaptation(records(tmp_path / "run"))
+
+
+def test_the_probe_counts_the_images_that_became_right_and_wrong(worse: tuple[Path, str]):
+    first, *_, last = (record for record in records(worse[0]) if record["kind"] == "probe")
+    judged = 32
+    assert last["knn_gained"] - last["knn_lost"] == pytest.approx((last[KNN] - first[KNN]) / 100 * judged)
+    assert last["knn_lost"] > 0
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "chance"),
+    [(5, 3, True), (4, 0, True), (6, 0, False), (40, 20, False), (20, 40, False), (33, 30, True), (None, None, False)],
+)
+def test_a_difference_that_few_images_make_is_called_chance(gained: int | None, lost: int | None, chance: bool):
+    gain = 1.0 if gained is None or lost is None else float(gained - lost)
+    found = Adaptation(KNN, 50.0, 50.0 + gain, gained, lost)
+    assert found.may_be_chance == chance
+    assert ("That may be chance" in found.in_words()) == chance
+
+
+def test_a_run_whose_difference_may_be_chance_names_the_command_that_measures_more(
+    worse: tuple[Path, str], tmp_path: Path, carl: Run
+):
+    run = Path(shutil.copytree(worse[0], tmp_path / "run"))
+    told = records(run)
+    last = next(record for record in reversed(told) if record["kind"] == "probe")
+    for gained, lost in ((3, 4), (0, 30)):
+        last["knn_gained"], last["knn_lost"] = gained, lost
+        (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in told))
+        done = carl("pretrain", "--resume", "run")
+        assert done.returncode == 0, done.stderr
+        assert ("That may be chance: 3 test images became right, and 4 wrong" in done.stdout) == (lost == 4)
+        command = "`carl eval run/encoders/last.safetensors` measures both on all test images"
+        assert (command in done.stdout) == (lost == 4)
+
+
+def test_the_report_does_not_praise_a_gain_that_may_be_chance(worse: tuple[Path, str]):
+    run = read_run(worse[0], "run")
+    last = {**run.of_kind("probe")[-1], "verdict": "healthy", KNN: 99.0, "knn_gained": 5, "knn_lost": 3}
+    others = [record for record in run.records if record["kind"] != "probe"]
+    lucky = dataclasses.replace(run, records=[run.of_kind("probe")[0], last, *others])
+    verdict = judge(lucky)
+    assert verdict.tone == "warn"
+    assert verdict.but == "but not clearly better than the encoder it started from"
+    assert "5 test images became right, and 3 wrong" in verdict.figures
+
+
+def test_labels_decide_before_anything_else_and_a_run_without_probes_decides_nothing():
+    first = {"kind": "probe", "epoch": 0, KNN: 50.0, STABILITY: 20.0}
+    last = {"kind": "probe", "epoch": 4, KNN: 49.0, STABILITY: 30.0}
+    assert adaptation([first, last]) == Adaptation(KNN, 50.0, 49.0)
+    assert not Adaptation(KNN, 50.0, 50.0).is_better
+    without = [{key: value for key, value in record.items() if key != KNN} for record in (first, last)]
+    found = adaptation(without)
+    assert found is not None
+    assert found.is_better
+    assert adaptation([first]) is None
+    assert adaptation([last, last]) is None
