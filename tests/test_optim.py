@@ -113,3 +113,19 @@ def test_with_nothing_excluded_all_parameters_are_adapted_and_decayed():
         assert p.grad is not None
         local = 0.001 * p.norm() / (p.grad.norm() + 0.01 * p.norm()) if p.norm() > 0 else 1.0  # a bias of zeros
         assert torch.allclose(after[name], p - 0.5 * local * (p.grad + 0.01 * p), rtol=1e-5, atol=1e-7), name
+
+
+def test_clipped_trust_never_raises_the_rate_of_a_layer():
+    model = small_model()
+    model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0))).square().sum().backward()
+    first, last = model[0].weight, model[2].weight
+    with torch.no_grad():
+        first.mul_(1e4)  # batch norm comes after it, so its gradient shrinks as it grows: the rate would be raised
+    model.zero_grad()
+    optim = settings(name="lars", lr=0.5, weight_decay=0.0, momentum=0.0, trust_coefficient=0.02, trust_clip=True)
+    after = dict(one_step(model, optim).named_parameters())
+    model(torch.randn(8, 4, generator=torch.Generator().manual_seed(0))).square().sum().backward()
+    rates = [0.02 * weight.norm() / weight.grad.norm() for weight in (first, last)]
+    assert rates[0] > 0.5 > rates[1]  # apex's LARC: the smaller of the two rates
+    assert torch.allclose(after["0.weight"], first - 0.5 * first.grad, rtol=1e-5)
+    assert torch.allclose(after["2.weight"], last - rates[1] * last.grad, rtol=1e-5)

@@ -401,8 +401,8 @@ def report(
     help="Type of the numbers written. float16 takes half the space.",
 )  # fmt: skip
 @click.option(
-    "--precision", type=click.Choice(defaults.PRECISIONS), default=EmbedOptions.precision, show_default=True,
-    help="Precision to compute in. bf16 and fp16 are faster on most GPUs.",
+    "--precision", type=click.Choice(("auto", *defaults.PRECISIONS)), default=EmbedOptions.precision, show_default=True,
+    help="Precision to compute in. auto is bf16 on a CPU that multiplies it, else fp32. GPUs are faster with bf16.",
 )  # fmt: skip
 @click.option("--batch-size", type=int, metavar="N", help=EMBED_BATCH_HELP)
 @click.option(

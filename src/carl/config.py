@@ -197,6 +197,11 @@ class OptimConfig(Section):
     momentum: float = Field(0.9, ge=0, lt=1, description="Momentum of SGD and LARS, beta1 of AdamW. Not in the paper.")
     beta2: float = Field(0.999, gt=0, lt=1, description="beta2 of AdamW.")
     trust_coefficient: float = Field(0.001, gt=0, description="Eta of LARS (You et al. 2017).")
+    trust_clip: bool = Field(
+        False,
+        description="LARS may lower the rate of a layer but not raise it above `lr`. On by default in apex's LARC; "
+        "SwAV's code turns it off. The paper leaves it open.",
+    )
     clip: float = Field(
         0.0, ge=0, description="Norm at which gradients are clipped; 0 does not clip. ViTs like 1 to 3."
     )
@@ -229,7 +234,7 @@ class TrainConfig(Section):
     )
     device: str = Field("auto", description=f"{defaults.DEVICES}.")
     precision: Literal["auto", defaults.Precision] = Field(
-        "fp32",
+        "auto",
         description="Number type of training. bf16 and fp16 save time and memory on GPUs, bf16 also on CPUs that "
         "multiply it (AVX512_BF16, AMX). auto takes bf16 on such a CPU and fp32 elsewhere.",
     )
@@ -300,7 +305,7 @@ class Config(Section):
 
 SECTIONS: tuple[str, ...] = tuple(Config.model_fields)
 # What a run was made with if its config.toml, from an older version, does not say.
-BEFORE: Layer = {"data": {"labels": "folders", "limit_by": "first"}}
+BEFORE: Layer = {"data": {"labels": "folders", "limit_by": "first"}, "train": {"precision": "fp32"}}
 OLD_NAMES: dict[str, dict[str, str]] = {"data": {"road": "views_from"}}  # section: {old key: its present name}
 
 

@@ -82,7 +82,11 @@ def build_optimizer(module: nn.Module, optim: OptimConfig) -> torch.optim.Optimi
         # timm's LARS adapts a group without decay only when told to: the first always, what is excluded never.
         groups[0]["always_adapt"] = True
         lars: torch.optim.Optimizer = Lars(
-            groups, lr=optim.lr, momentum=optim.momentum, trust_coeff=optim.trust_coefficient
+            groups,
+            lr=optim.lr,
+            momentum=optim.momentum,
+            trust_coeff=optim.trust_coefficient,
+            trust_clip=optim.trust_clip,
         )
         return lars
     if optim.name == "sgd":

@@ -15,8 +15,8 @@ PRECISIONS: dict[str, torch.dtype | None] = dict(
 
 
 def computing_in(precision: str, device_type: str) -> torch.autocast:
-    """Autocast to a precision in PRECISIONS; for fp32 it does nothing."""
-    dtype = PRECISIONS[precision]
+    """Autocast to a precision in PRECISIONS, or what `auto` is on this machine; for fp32 it does nothing."""
+    dtype = PRECISIONS[settled_precision(precision, device_type)]
     return torch.autocast(device_type, dtype=dtype or torch.bfloat16, enabled=dtype is not None)
 
 

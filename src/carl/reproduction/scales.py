@@ -79,7 +79,9 @@ class Scale:
         return range(more)
 
     def run_layer(self, data: str, layer: Layer) -> Layer:
-        return merge([self.data_section(data), {"log": {"report": False}}, self.common, layer])
+        """All runs in float32, so that the numbers of a table compare whatever machine each was made on."""
+        same: Layer = {"log": {"report": False}, "train": {"precision": "fp32"}}
+        return merge([self.data_section(data), same, self.common, layer])
 
     def linear_measures(self, at_epoch: int | None = None) -> tuple[Measure, ...]:
         return tuple(Measure(protocol, at_epoch=at_epoch) for protocol in self.linear)

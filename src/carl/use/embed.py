@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from carl.data.packing.cache import kept_folder, locked
 from carl.defaults import FEATURE_BATCH, LARGEST_USUAL_SIDE
 from carl.device import pick_device
 from carl.errors import UserError, one_line
-from carl.precision import PRECISIONS, computing_in
+from carl.precision import PRECISIONS, computing_in, settled_precision
 from carl.quality import Value, measures
 from carl.terminal import TimedProgress
 from carl.use.embedding_files import (
@@ -122,6 +122,7 @@ def embed(
     joins them.
     """
     _check_options(output, options)
+    options = replace(options, precision=settled_precision(options.precision, encoder.device.type))
     size = options.batch_size or usual_batch(encoder)
     in_words = f"--batch-size {size} --precision {options.precision} --dtype {options.dtype}"
     parts = Parts(output, _key(encoder, source), in_words)
@@ -189,8 +190,8 @@ def _check_options(output: Path, options: EmbedOptions) -> None:
         )
     if options.batch_size is not None and not 1 <= options.batch_size <= PART:
         raise UserError(f"--batch-size {options.batch_size}: use 1 to {PART} images")
-    if options.precision not in PRECISIONS:
-        raise UserError(f"--precision {options.precision!r} is unknown; use {', '.join(PRECISIONS)}")
+    if options.precision not in ("auto", *PRECISIONS):
+        raise UserError(f"--precision {options.precision!r} is unknown; use auto, {', '.join(PRECISIONS)}")
     if options.dtype not in DTYPES:
         raise UserError(f"--dtype {options.dtype!r} is unknown; use {', '.join(DTYPES)}")
     if options.dtype != "float32" and output.suffix.lower() == ".csv":

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 from typing import ClassVar
 
@@ -25,7 +26,7 @@ class ShuffledBatches(ABC):
     A subclass says what is read from the images and how views are made of it.
     """
 
-    ahead: ClassVar[int] = 1  # batches that are read while another is in use
+    ahead: ClassVar[int] = 1  # batches that are prepared while another is in use
 
     def __init__(
         self,
@@ -73,18 +74,31 @@ class ShuffledBatches(ABC):
         return torch.randperm(len(self.split), generator=generator).numpy()
 
     def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        order = self.order(epoch)
+        order, threads = self.order(epoch), torch.get_num_threads()
         steps = iter(range(first_step, self.steps_per_epoch))
-        with ThreadPoolExecutor(max_workers=self.ahead, thread_name_prefix="read") as readers:
-            waiting = deque(readers.submit(self._read, order, epoch, step) for step in islice(steps, self.ahead))
+        with ThreadPoolExecutor(self.ahead, "prepare", torch.set_num_threads, (1,)) as preparers:
+            waiting = deque(preparers.submit(self._prepare, order, epoch, step) for step in islice(steps, self.ahead))
             try:
                 while waiting:
-                    pixels, indices = waiting.popleft().result()
-                    waiting.extend(readers.submit(self._read, order, epoch, step) for step in islice(steps, 1))
-                    yield self._batch(pixels, indices, epoch)
+                    finish = waiting.popleft().result()
+                    torch.set_num_threads(threads)  # threads that begin later have as many as were set last, anywhere
+                    waiting.extend(preparers.submit(self._prepare, order, epoch, step) for step in islice(steps, 1))
+                    yield finish()
             finally:
-                for reading in waiting:
-                    reading.cancel()
+                for preparing in waiting:
+                    preparing.cancel()
+
+    def _prepare(self, order: np.ndarray, epoch: int, step: int) -> Callable[[], Batch]:
+        """What can be done for a batch beside the step before it; calling the result does the rest.
+
+        On a CPU that is everything, in one thread: a second team of threads would take the cores from the step's own.
+        Other devices make the views themselves, between two steps.
+        """
+        pixels, indices = self._read(order, epoch, step)
+        if self.device.type != "cpu":
+            return partial(self._batch, pixels, indices, epoch)
+        batch = self._batch(pixels, indices, epoch)
+        return lambda: batch
 
     def _read(self, order: np.ndarray, epoch: int, step: int) -> tuple[list[Tensor], Tensor]:
         rows = order[step * self.batch_size : (step + 1) * self.batch_size]
