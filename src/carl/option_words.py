@@ -17,8 +17,8 @@ from carl.defaults import ADAPT, ENCODERS
 # What stands for ENCODER and IMAGES, to stand under the options of every command that takes them.
 ENCODER = f"ENCODER is {ENCODERS}."
 ENCODER_AND_IMAGES = (
-    f"{ENCODER} IMAGES is a folder, an image, a .parquet, .npy or .npz file, shards such as 'shards/{{000..019}}.tar', "
-    "or the name of a data set."
+    f"{ENCODER} IMAGES is a folder, an image, a .parquet, .npy or .npz file, the name of a data set, or shards here or "
+    "at an address, such as 'shards/{000..019}.tar'."
 )
 
 # The sets of values that methods may have, in a few words. Which values they are, each method says itself.

@@ -261,6 +261,23 @@ def test_ticks_tell_values_apart(show: Show, tmp_path: Path):
     assert len(set(values)) == len(values)
 
 
+def test_a_single_point_has_the_epochs_of_the_other_charts_and_ticks_around_its_value(show: Show, tmp_path: Path):
+    run = make_run(tmp_path / "run", None)
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for place, record in enumerate(r for r in records if r["kind"] == "probe"):
+        record.pop("rank_me", None)
+        record |= {"rank_me": 0.00009} if place == 0 else {}
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
+    page = show(write_report(run))
+    shown = {
+        key: page.run(f"[...document.querySelectorAll('.chart[data-key={key}] text')].map(t => t.textContent)")
+        for key in ("loss", "rank_me")
+    }
+    epochs = [text for text in shown["loss"] if text in shown["rank_me"]]
+    assert len(epochs) >= 3
+    assert all(0.00007 < float(text) < 0.00011 for text in shown["rank_me"] if text not in epochs)
+
+
 def test_a_page_that_watches_a_run_follows_it(chromium: Browser, tmp_path: Path):
     run = make_run(tmp_path / "run", None, finished=False)
     with WatchServer(run) as server:

@@ -91,6 +91,14 @@ def test_robust_shares_views_encoder_budget_and_rate_among_all_methods():
         assert {key: found.values[key] for key in shared} == shared
 
 
+def test_robust_shares_the_head_among_all_methods_that_have_one_and_names_what_comes_after():
+    found = {name: line(name, right(500)).values for name, method in METHODS.items() if not method.needs_labels}
+    assert {values["head"] for values in found.values()} == {"linear 512-512, batch norm, ReLU, linear 512-128"}
+    assert found["simclr"]["after the head"] == "batch norm"
+    assert found["byol"]["after the head"] == "batch norm, linear 128-512, batch norm, ReLU, linear 512-128"
+    assert "after the head" not in found["moco"]
+
+
 def test_what_differs_is_listed_as_own_and_what_all_have_only_once():
     found = summary("shapes", "robust", [], [line("carl", right(500)), line("simclr", right(500))])
     carl, simclr = (row["own"] for row in found["rows"])
@@ -276,19 +284,11 @@ def test_each_method_tries_every_rate_on_held_out_images_and_takes_its_best(
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-@pytest.fixture
-def kept() -> dict[str, Any]:
-    """The comparison that is kept in results/, if it has been made with equal conditions yet."""
-    found: dict[str, Any] = json.loads((RESULTS / "compare-shapes.json").read_text(encoding="utf-8"))
-    if "shared" not in found:
-        pytest.skip("results/compare-shapes.json is from before conditions were equal: make it anew")
-    return found
-
-
-def test_the_kept_comparison_was_made_under_equal_conditions(kept: dict[str, Any]):
+def test_the_kept_comparison_was_made_under_equal_conditions():
+    kept: dict[str, Any] = json.loads((RESULTS / "compare-shapes.json").read_text(encoding="utf-8"))
     assert kept["preset"] == "robust"
     assert {row["method"] for row in kept["rows"]} >= {"carl", "simclr"}
-    for key in ("view 1, 2", "encoder", "optimiser", "learning rate", "batch", "epochs"):
+    for key in ("view 1, 2", "encoder", "head", "optimiser", "learning rate", "batch", "epochs"):
         assert key in kept["shared"]
     for row in kept["rows"]:
         assert row.get("frozen") or row["knn"] >= row["knn_random"] + 10, row["method"]

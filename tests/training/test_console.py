@@ -75,8 +75,12 @@ def test_the_clock_runs_before_the_first_step_ends_and_between_steps(monkeypatch
     now = [100.0]
     monkeypatch.setattr("carl.training.console.time.monotonic", lambda: now[0])
     console = Console()
+    assert drawn(console, 80) == []
+    console.show_doing("measuring the encoder before training")
+    now[0] += 5
+    assert drawn(console, 80) == ["measuring the encoder before training ... 5s elapsed"]
     console.show_step(Moment(0, 15_000, 1, 200))
-    now[0] += 12
+    now[0] += 7
     assert "12s elapsed, timing the first steps" in drawn(console, 80)[0]
     console.show_step(MOMENT)
     now[0] += 60
@@ -86,7 +90,7 @@ def test_the_clock_runs_before_the_first_step_ends_and_between_steps(monkeypatch
 def test_quality_is_accuracy_where_there_are_labels_and_otherwise_the_verdict():
     assert ProbeResult(None, 5.0, 0.3, 22.5, []).quality == "kNN probe 22.5%"
     assert ProbeResult(None, 5.0, 0.3, None, []).quality == "probe healthy, RankMe 5"
-    assert ProbeResult(None, 5.0, 0.3, None, []).start == "RankMe 5"
+    assert ProbeResult(None, 5.0, 0.3, None, []).start.startswith("RankMe 5 (how many")
     assert ProbeResult(None, 5.0, 0.3, 22.5, []).details.startswith("kNN (online) 22.5%")
 
 

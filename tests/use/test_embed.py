@@ -29,7 +29,9 @@ from carl.data.open import open_images
 from carl.errors import UserError
 from carl.evaluation.features import extract_features
 from carl.methods import METHODS
+from carl.methods.run_config import read_config
 from carl.quality import measures
+from carl.records.run_directory import RunDirectory
 from carl.use import embed as embed_module
 from carl.use.embed import embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of
@@ -668,4 +670,5 @@ def test_the_encoder_of_every_method_can_be_used(method: str, small_data: Path, 
     trained = load_trained(out)
     table = written(trained, folder, tmp_path / "e.parquet")
     np.testing.assert_allclose(embeddings_of(table), features_of(trained, small_data), atol=1e-5)
-    assert ("prototype" in table.column_names) == trained.has_prototypes == (method in ("carl", "swav", "pcl"))
+    has_prototypes = METHODS[method].probed_prototypes(read_config(RunDirectory(out))) is not None
+    assert ("prototype" in table.column_names) == trained.has_prototypes == has_prototypes

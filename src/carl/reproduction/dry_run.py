@@ -112,7 +112,7 @@ def values_in_words(config: Config, facts: DataFacts) -> Values:
         **images,
         **shown,
         "encoder": f"{config.model.backbone}, {config.model.stem} stem, from {config.model.init or 'random weights'}",
-        "head": head_in_words(config, facts),
+        **head_in_words(config, facts),
         "method": config.method.name,
         **{f"  {name}": value for name, value in find_method(config.method.name).values_in_words(config).items()},
         **optimiser,
@@ -127,14 +127,18 @@ def _view_numbers(line: str, views: Sequence[ViewRecipe]) -> str:
     return ", ".join(str(place) for place, view in enumerate(views, start=1) if view.in_words() == line)
 
 
-def head_in_words(config: Config, facts: DataFacts) -> str:
-    """The layers after the encoder, without the prototypes, as they are built."""
+def head_in_words(config: Config, facts: DataFacts) -> Values:
+    """The layers after the encoder, without the prototypes, as they are built: the head, and what a method adds."""
     model = config.model.model_copy(update={"init": None})
-    return _head(config.method.name, model.model_dump_json(), config.method.model_dump_json(), facts)
+    layers = _head(config.method.name, model.model_dump_json(), config.method.model_dump_json(), facts)
+    linear = [place for place, layer in enumerate(layers) if layer.startswith("linear")]
+    end = linear[model.hidden_layers] + 1 if len(linear) > model.hidden_layers else len(layers)
+    more = {"after the head": ", ".join(layers[end:])} if layers[end:] else {}
+    return {"head": ", ".join(layers[:end]) or "none", **more}
 
 
 @cache
-def _head(name: str, model: str, method: str, facts: DataFacts) -> str:
+def _head(name: str, model: str, method: str, facts: DataFacts) -> tuple[str, ...]:
     kind = find_method(name)
     data = {"source": facts.name, "image_size": facts.image_size}
     config = resolve([{"data": data, "model": json.loads(model), "method": json.loads(method)}], kind.Options)
@@ -150,7 +154,7 @@ def _head(name: str, model: str, method: str, facts: DataFacts) -> str:
             parts.append("batch norm")
         elif isinstance(module, nn.ReLU):
             parts.append("ReLU")
-    return ", ".join(parts) or "none"
+    return tuple(parts)
 
 
 def _protocol_rows(jobs: Sequence[Job]) -> list[str]:

@@ -72,6 +72,7 @@ class Console:
         self._live: Live | None = None
         self._probed: Probed | None = None
         self._moment: Moment | None = None
+        self._doing = ""
         self._started = self._shown = self._last_line = time.monotonic()
 
     @property
@@ -95,6 +96,10 @@ class Console:
             finally:
                 self._live = None
                 self._moment = None
+
+    def show_doing(self, words: str) -> None:
+        """What is under way before the first epoch."""
+        self._doing = words
 
     def show_probe(self, probed: Probed) -> None:
         self._probed = probed
@@ -130,11 +135,10 @@ class Console:
 
     def display(self, width: int | None = None) -> Group:
         """What is under the lines that stay, for a terminal of this width. The clock goes on between two steps."""
-        moment = self._moment
-        if moment is None:
-            return Group()
-        now = time.monotonic()
+        moment, now = self._moment, time.monotonic()
         elapsed = f"{duration(now - self._started)} elapsed"
+        if moment is None:
+            return Group(_one_line(f"{self._doing} ... {elapsed}")) if self._doing else Group()
         left = "timing the first steps"
         if moment.seconds_left is not None:
             left = _left(max(0.0, moment.seconds_left - (now - self._shown)))

@@ -19,12 +19,20 @@ function tickTexts(values) {
   return values.map((value) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
 }
 
+/** Where all charts end, so that they stand below each other and a single point has an axis too. */
+function lastEpoch() {
+  return Math.max(...data.charts.flatMap((chart) => chart.series.flatMap((line) => line.points.map((p) => p[0])))) || 1;
+}
+
 function chartFigure(chart) {
-  const points = chart.series.flatMap((line) => line.points), values = points.map((p) => p[1]);
+  const values = chart.series.flatMap((line) => line.points.map((p) => p[1]));
   if (chart.mark) values.push(chart.mark.value);
   let low = Math.min(...values), high = Math.max(...values);
-  if (high - low < 1e-9 * Math.max(1, Math.abs(high))) [low, high] = [low - 0.5, high + 0.5];
-  const margin = 0.06 * (high - low), end = Math.max(...points.map((p) => p[0]), 1e-9);
+  if (high - low <= 1e-9 * Math.abs(high)) {
+    const half = 0.1 * Math.abs(high) || 0.5;
+    [low, high] = [low - half, high + half];
+  }
+  const margin = 0.06 * (high - low), end = lastEpoch();
   [low, high] = [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
   const x = (epoch) => LEFT + (WIDTH - LEFT - RIGHT) * epoch / end;
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low);
