@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 
 from carl import precision
-from carl.precision import PRECISIONS, computing_in, settled_precision
+from carl.precision import PRECISIONS, computing_in, full_precision, settled_precision
 from carl.records import environment
 from carl.records.environment import instruction_sets
 
@@ -50,3 +52,21 @@ def test_instruction_sets_are_read_from_the_flags_of_the_processor(
 ):
     monkeypatch.setattr(environment, "lines_about_the_cpu", lambda: said)
     assert instruction_sets() == found
+
+
+def test_full_precision_in_another_thread_leaves_the_weights_that_a_step_has_cached(monkeypatch: pytest.MonkeyPatch):
+    emptied = []
+    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: emptied.append(threading.current_thread().name))
+
+    def make_views() -> None:
+        with full_precision("cpu"):
+            pass
+
+    with computing_in("bf16", "cpu"):
+        beside = threading.Thread(target=make_views)
+        beside.start()
+        beside.join()
+        with full_precision("cpu"):
+            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+        assert emptied == []
+    assert emptied == [threading.current_thread().name]

@@ -114,6 +114,26 @@ class ViewsConfig(Section):
     crop_min: float | None = Field(
         None, gt=0, le=1, description="Smallest area of a crop, as a part of the image. Large views only."
     )
+    count: int | None = Field(
+        None,
+        ge=1,
+        le=64,
+        description="Large views per image. Unset: as many as the pipeline has, usually two. More than two need a "
+        "method that compares them: carl, swav or vicreg.",
+    )
+    small_count: int | None = Field(
+        None,
+        ge=0,
+        le=64,
+        description="Small views per image, beside the large ones (multi-crop). They are cheap: half the side is a "
+        "quarter of the work. Unset: as many as the pipeline has, usually none.",
+    )
+    small_size: int | None = Field(
+        None, ge=8, description="Side of the small views in pixels. Unset: half of a large view's, as in SwAV."
+    )
+    small_area: tuple[float, float] | None = Field(
+        None, description="Smallest and largest area of a small view's crop. Unset: 0.05 and 0.14, as in SwAV."
+    )
 
     @model_validator(mode="before")
     @classmethod

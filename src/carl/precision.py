@@ -33,5 +33,10 @@ def settled_precision(wanted: str, device_type: str) -> str:
 
 
 def full_precision(device_type: str) -> AbstractContextManager[object]:
-    """Autocast off for a while; devices that have no autocast, such as `meta`, need nothing."""
-    return torch.autocast(device_type, enabled=False) if torch.amp.is_autocast_available(device_type) else nullcontext()
+    """Autocast off for a while; where it is off already, and on devices that have none such as `meta`, nothing.
+
+    Leaving a context of autocast empties its cache of weights for all threads. A thread that makes views would do that
+    in the middle of a step, and a weight that is used twice in the step would have a gradient with other last bits.
+    """
+    off = not torch.amp.is_autocast_available(device_type) or not torch.is_autocast_enabled(device_type)
+    return nullcontext() if off else torch.autocast(device_type, enabled=False)

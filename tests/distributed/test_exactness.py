@@ -28,8 +28,7 @@ from carl.models.batch_norm import average_running_statistics, share_batch_norm
 from carl.models.momentum import forward_shuffled
 from carl.models.tiny_maps import adapt_to_tiny_maps
 from carl.training.learner import Learner
-from carl.views.recipes import pipeline
-from carl.views.views import Views
+from carl.views.configured import build_views
 from tests.distributed import processes
 
 Norm = Literal["none", "shared"]
@@ -42,13 +41,18 @@ SMALL: dict[str, dict[str, Any]] = {  # every part of every method at work, in a
         "prototypes": 10, "parts": 4, "beyond_chance": True, "embedding_norm": "batch-l2", "prototype_norm": True,
         "temperature": 0.1,
     },
+    "carl of many views": {
+        "prototypes": 10, "parts": 4, "beyond_chance": True, "embedding_norm": "batch-l2", "prototype_norm": True,
+        "temperature": 0.1, "against": "mean", "negatives": "means", "teacher": 0.9,
+    },
     "moco": {"queue": 24, "shuffle_groups": 2},
     "pcl": {"queue": 24, "shuffle_groups": 2, "clusters": [4, 6], "warmup_epochs": 1, "negative_prototypes": 3},
     "swav": {"queue": 18, "queue_epoch": 1, "frozen_epochs": 1},
     "byol": {"momentum": 0.9},
 }  # fmt: skip
-WHOLE_BATCH = ("carl", "carl in parts", "simclr")  # objectives that see the batch of all
-CASES = [(name, norm) for name in (*METHODS, "carl in parts") for norm in ("none", "shared")]
+VIEWS: dict[str, dict[str, Any]] = {"carl of many views": {"count": 3, "small_count": 1}}
+WHOLE_BATCH = ("carl", "carl in parts", "carl of many views", "simclr")  # objectives that see the batch of all
+CASES = [(name, norm) for name in (*METHODS, "carl in parts", "carl of many views") for norm in ("none", "shared")]
 
 
 def method_of(name: str) -> type[Method]:
@@ -61,6 +65,7 @@ def settings(name: str) -> Config:
         method.preset(method.default_preset(FACTS), FACTS),
         {
             "data": {"source": "shapes", "image_size": SIZE},
+            "views": VIEWS.get(name, {}),
             "model": {"hidden_dim": 16, "output_dim": 8},
             "method": {"name": name.partition(" ")[0], **SMALL.get(name, {})},
             "optim": {"name": "sgd", "lr": 0.05, "schedule": "constant"},
@@ -111,7 +116,7 @@ def train(
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (IMAGES, SIZE, SIZE, 3), np.uint8)
     split = Split(PackedImages(pixels), labels=np.arange(IMAGES) % 4)
-    views = Views(pipeline(config.views.pipeline, SIZE), (0.5,) * 3, (0.2,) * 3, seed=0)
+    views = build_views(config, (0.5,) * 3, (0.2,) * 3)
     rank, ranks = distributed.rank(), distributed.world_size()
     batches = PackedBatches(split, views, BATCH, seed=0, device=torch.device("cpu"), rank=rank, ranks=ranks)
     whole_images = torch.from_numpy(pixels).permute(0, 3, 1, 2).double() / 255

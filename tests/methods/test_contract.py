@@ -247,7 +247,12 @@ def to_fake_cuda(method: Method, mode: FakeTensorMode) -> None:
 
 IN_PARTS: dict[str, Any] = {"parts": 4, "beyond_chance": True, "prototype_norm": True}
 WITH_OPTIONS = pytest.mark.parametrize(
-    ("name", "options"), [*((name, {}) for name in METHODS), pytest.param("carl", IN_PARTS, id="carl-in-parts")]
+    ("name", "options"),
+    [
+        *((name, {}) for name in METHODS),
+        pytest.param("carl", IN_PARTS, id="carl-in-parts"),
+        pytest.param("carl", {**IN_PARTS, "against": "mean", "negatives": "means", "teacher": 0.9}, id="carl-taught"),
+    ],
 )
 
 

@@ -56,3 +56,24 @@ def test_options_are_put_into_every_view_of_the_pipeline():
 def test_a_factor_on_the_jitter_leaves_the_hue_that_is_given_beside_it():
     (recipe, _) = build_views(configured("views.jitter_strength=0.5", "views.hue=0.3"), (0.5,) * 3, (0.5,) * 3).recipes
     assert (recipe.brightness, recipe.contrast, recipe.saturation, recipe.hue) == (0.4, 0.4, 0.4, 0.3)
+
+
+def test_views_come_in_the_number_and_the_sizes_that_are_asked_for():
+    def sizes(*assignments: str) -> list[tuple[int, tuple[float, float] | None]]:
+        recipes = build_views(configured(*assignments), (0.5,) * 3, (0.5,) * 3).recipes
+        return [(recipe.size, recipe.crop_area) for recipe in recipes]
+
+    large, small = (32, (0.08, 1.0)), (16, (0.05, 0.14))
+    assert sizes() == [large] * 2
+    assert sizes("views.count=3", "views.small_count=2") == [large] * 3 + [small] * 2
+    assert sizes("views.small_count=1", "views.small_size=20", "views.small_area=[0.1, 0.3]")[2] == (20, (0.1, 0.3))
+    assert sizes("views.pipeline=swav_multicrop", "views.small_count=4")[2:] == [small] * 4
+    assert sizes("views.pipeline=swav", "views.small_count=1", "views.small_size=8")[2] == (8, (0.05, 0.14))
+
+
+def test_more_views_than_a_pipeline_has_take_its_recipes_in_turn():
+    first, second, third = build_views(
+        configured("views.pipeline=byol", "views.count=3"), (0.5,) * 3, (0.5,) * 3
+    ).recipes
+    assert (first.solarise, second.solarise) == (0.0, 0.2)
+    assert third == first

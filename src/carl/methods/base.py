@@ -21,6 +21,7 @@ from carl.models.encoders import build_learning_encoder, feature_size
 from carl.models.heads import NoProjection, ProjectionHead
 
 Metrics = dict[str, Tensor]
+FORWARD = 1 / 3  # of a pass forward and backward: the gradients of weights and of maps cost as much again each
 # Takes a function of images; returns rows of the training set and the function's values there, on the training device.
 # Each row is in the share of exactly one process.
 EmbedFn = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
@@ -88,7 +89,8 @@ class Method(nn.Module):
     """
 
     Options: ClassVar[type[MethodOptions]]
-    views_needed: ClassVar[int] = 2
+    views_needed: ClassVar[int] = 2  # large ones
+    most_views: ClassVar[int | None] = 2  # that it compares; None: as many as there are
     needs_labels: ClassVar[bool] = False  # if so, it trains on the labelled images only
     encoder: nn.Module
     head: nn.Module  # everything else that is learned; saved as head.safetensors
@@ -157,6 +159,16 @@ class Method(nn.Module):
         """Distances from an image to a centroid that clustering computes in the whole run; 0 without clustering."""
         return 0
 
+    @classmethod
+    def passes(cls, config: Config, sides: Sequence[int]) -> float:
+        """What an image costs in one epoch, whatever the machine: forward and backward passes of a view of 32 px.
+
+        `sides` are those of the views, in pixels. A pass of a larger view counts by its pixels, and one without
+        gradients is a third of a pass.
+        """
+        compared = sides[: cls.most_views]
+        return view_passes(compared) * (1 + FORWARD * (config.train.accumulate > 1))
+
     def represent(self, batch: Batch) -> Tensor:
         """What the objective needs of each image: (V, B, ...)."""
         raise NotImplementedError
@@ -209,6 +221,11 @@ class Method(nn.Module):
 
     def after_step(self, progress: float) -> None:
         """Called after the optimiser's step."""
+
+
+def view_passes(sides: Sequence[int]) -> float:
+    """Passes of these views through the encoder, one of 32 px counting as one."""
+    return sum((side / 32) ** 2 for side in sides)
 
 
 def value_in_words(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -13,6 +14,7 @@ from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import (
+    FORWARD,
     SHAPES_BUDGET,
     Method,
     Metrics,
@@ -20,6 +22,7 @@ from carl.methods.base import (
     forward_views,
     robust_preset,
     spread,
+    view_passes,
 )
 from carl.methods.losses import regression
 from carl.models.heads import ProjectionHead
@@ -76,6 +79,10 @@ class BYOL(Method):
     def values_in_words(cls, config: Config) -> dict[str, str]:
         values = super().values_in_words(config)
         return {**values, "momentum": f"{values['momentum']} to 1, cosine"}
+
+    @classmethod
+    def passes(cls, config: Config, sides: Sequence[int]) -> float:
+        return super().passes(config, sides) + FORWARD * view_passes(sides[:2])
 
     def represent(self, batch: Batch) -> Tensor:
         """Predictions of both views, then their targets: (4, B, D). Each view has batch statistics of its own."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from carl.data.facts import DataFacts
 from carl.defaults import ADAPT, EPOCHS, MOST_PRIOR_EPOCHS
 from carl.errors import UserError
 from carl.methods.base import (
+    FORWARD,
     SHAPES_BUDGET,
     Method,
     Metrics,
@@ -27,25 +29,33 @@ from carl.methods.base import (
     encoder_and_projection,
     forward_views,
     robust_preset,
+    view_passes,
 )
 from carl.methods.health import Finding, PrototypeHealth, Remedies, examine
 from carl.methods.losses import (
+    Against,
+    Negatives,
     PriorMean,
     Targets,
     assignment_consistency,
     chance_agreement,
     consistency,
+    consistency_with_mean,
     log_assignments,
+    mean_of_others,
     uniform_prior,
 )
 from carl.methods.paper import PAPER_TARGETS, has_the_papers_budget, paper_values
 from carl.methods.prior import STABLE, barrier, prior_threshold, weight_that_holds
 from carl.models.heads import EmbeddingNorm, Prototypes
-from carl.optim import lambda_schedule
+from carl.models.momentum import average_into, distance, momentum_copy
+from carl.optim import cosine, lambda_schedule
 
 # Defaults of the loss that the paper leaves open, for the method and for `CARLLoss` alike; with PAPER_TARGETS.
 PRIOR_MEAN: PriorMean = "all"  # one mean over both views, as in CARP
 BEYOND_CHANCE = False  # Eq. 4 has no such term
+AGAINST: Against = "pairs"  # Eq. 4 is of two views
+NEGATIVES: Negatives = "views"
 
 
 class CarlOptions(MethodOptions):
@@ -132,6 +142,28 @@ class CarlOptions(MethodOptions):
         description="Count agreement between views of one image relative to agreement with other images. This makes "
         "the method contrastive, with the other images of the batch as negatives: collapse gains nothing, whatever the "
         "weight of the prior. Not in the paper. Needs joint targets.",
+    )
+    against: Against = Field(
+        AGAINST,
+        description="With more than two views: `pairs` compares the first two with each other and with all later ones. "
+        "`mean` compares each view with the mean assignment of the image's other large views, in each part. With two "
+        "views both are the same.",
+    )
+    negatives: Negatives = Field(
+        NEGATIVES,
+        description="What beyond_chance compares with: all `views` of other images, or the `means` of each image's "
+        "large views, which takes as many times less work as there are views.",
+    )
+    teacher: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Momentum of a slow copy of the network that gives the targets and, with beyond_chance, the "
+        "negatives. It rises to 1 by a cosine, as in BYOL. With averaged targets the loss is the mean over the "
+        "views, otherwise twice that. 0: no copy, the views are each other's targets.",
+    )
+    frozen_prototypes: bool = Field(
+        False, description="Leave the prototypes as they were drawn, so that the encoder alone learns."
     )
 
     @property
@@ -240,13 +272,16 @@ class LossTerms(NamedTuple):
 
 
 class CARLLoss(nn.Module):
-    """CARL's loss for two views (Eq. 7): consistency of their assignments plus lambda times KL to uniform.
+    """CARL's loss (Eq. 7), called with two views: consistency of their assignments plus lambda times KL to uniform.
 
     The logits come from `Prototypes`: (B, K) for each view of B images, or (B, G, K) from `Prototypes.by_part` when the
     embedding is split into G parts. `weight` is lambda, for example from `lambda_schedule`. With
     `targets="average"` each view in turn is a fixed target for the other, and lambda weighs twice as much as with
     `joint`. With `beyond_chance` agreement counts relative to agreement with views of other images. Under
     DistributedDataParallel the mean assignment and the other images are those of the batch of all processes.
+
+    `terms` takes more views. There `against` says what each is compared with, and `negatives` what `beyond_chance`
+    takes from other images.
     """
 
     def __init__(
@@ -254,28 +289,63 @@ class CARLLoss(nn.Module):
         targets: Targets = PAPER_TARGETS,
         prior_mean: PriorMean = PRIOR_MEAN,
         beyond_chance: bool = BEYOND_CHANCE,
+        against: Against = AGAINST,
+        negatives: Negatives = NEGATIVES,
     ) -> None:
         super().__init__()
         check_targets(targets, beyond_chance)
         self.targets: Targets = targets
         self.prior_mean: PriorMean = prior_mean
         self.beyond_chance = beyond_chance
+        self.against: Against = against
+        self.negatives: Negatives = negatives
 
     def forward(self, logits: Tensor, other_logits: Tensor, weight: float) -> Tensor:
         return self.terms(log_assignments(torch.stack([logits, other_logits]))).weighted(weight)
 
-    def terms(self, log_p: Tensor) -> LossTerms:
+    def terms(self, log_p: Tensor, large: int | None = None, log_taught: Tensor | None = None) -> LossTerms:
         """The terms for two or more views, given as log-assignments: (V, B, K) or (V, B, G, K).
 
-        Each of the first two views is paired with every later one: with two views that is one pair, with multi-crop
-        each large view is paired with the other and with all small ones.
+        The first `large` views are the ones that others are compared with, all if None. `log_taught` are a teacher's
+        assignments of these, which take their place as targets.
         """
-        pairs = [(a, b) for a in range(2) for b in range(a + 1, len(log_p))]
-        agreement = [consistency(log_p[a], log_p[b], self.targets) for a, b in pairs]
-        mean = sum(agreement[1:], start=agreement[0]) / len(agreement)
-        prior = uniform_prior(log_p, self.prior_mean)
-        by_part = log_p if log_p.ndim == 4 else log_p[:, :, None]
-        return LossTerms(mean, prior, chance_agreement(by_part) if self.beyond_chance else None)
+        agreement = self._agreement(log_p, log_p[:large] if log_taught is None else log_taught, log_taught is not None)
+        chance = self._chance(log_p, large, log_taught) if self.beyond_chance else None
+        return LossTerms(agreement, uniform_prior(log_p, self.prior_mean), chance)
+
+    def _agreement(self, log_p: Tensor, log_large: Tensor, taught: bool) -> Tensor:
+        """Eq. 4 of each view and of others that are large, whose assignments are the teacher's if there is one.
+
+        `pairs`: each of the first two views is paired with every later one. With two views that is one pair, with
+        multi-crop each large view is paired with the other and with all small ones.
+        """
+        if self.against == "mean":
+            targets = self.targets if self.targets == "average" or not taught else "sum"
+            return consistency_with_mean(log_p, mean_of_others(log_large, len(log_p)), targets)
+        if taught:  # as in SwAV: the first two views are the targets of all others
+            pairs = [(a, b) for a in range(2) for b in range(len(log_p)) if a != b]
+            found = [self._taught_factor * assignment_consistency(log_p[b], log_large[a]) for a, b in pairs]
+        else:
+            pairs = [(a, b) for a in range(2) for b in range(a + 1, len(log_p))]
+            found = [consistency(log_p[a], log_p[b], self.targets) for a, b in pairs]
+        return sum(found[1:], start=found[0]) / len(found)
+
+    def _chance(self, log_p: Tensor, large: int | None, log_taught: Tensor | None) -> Tensor:
+        """Agreement with other images, by part."""
+        log_p = log_p if log_p.ndim == 4 else log_p[:, :, None]
+        if log_taught is not None and log_taught.ndim == 3:
+            log_taught = log_taught[:, :, None]
+        others = log_taught
+        if self.negatives == "means":
+            each = log_p[:large] if log_taught is None else log_taught
+            others = each.logsumexp(dim=0, keepdim=True) - math.log(len(each))
+        found = chance_agreement(log_p, others)
+        return found if log_taught is None else self._taught_factor * found
+
+    @property
+    def _taught_factor(self) -> int:
+        """Fixed targets have half the gradient of joint ones, unless both directions are added."""
+        return 1 if self.targets == "average" else 2
 
 
 def check_targets(targets: Targets, beyond_chance: bool, section: str = "") -> None:
@@ -291,13 +361,16 @@ class CARL(Method):
     """Two views of an image must choose the same of K prototypes, while all prototypes stay in use (Eq. 7)."""
 
     Options = CarlOptions
+    most_views = None
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()
         self.options = options = CarlOptions.of(config)
         self.epochs = config.train.epochs
         self.prior = PriorWeight.of(options, self.epochs)
-        self.criterion = CARLLoss(options.targets, options.prior_mean, options.beyond_chance)
+        self.criterion = CARLLoss(
+            options.targets, options.prior_mean, options.beyond_chance, options.against, options.negatives
+        )
         self.encoder, projection = encoder_and_projection(config, facts, batch_norm=True)
         prototypes = Prototypes(
             projection.output_dim,
@@ -309,7 +382,10 @@ class CARL(Method):
             scale=options.prototype_scale,
             parts=options.parts_of(projection.output_dim),
         )
+        prototypes.requires_grad_(not options.frozen_prototypes)
         self.head = nn.Sequential(OrderedDict(projection=projection, prototypes=prototypes))
+        network = nn.Sequential(OrderedDict(encoder=self.encoder, head=self.head))
+        self.teacher = momentum_copy(network) if options.teacher else None
 
     @property
     def prototypes(self) -> Prototypes:
@@ -387,8 +463,15 @@ class CARL(Method):
 
     @classmethod
     def compared_pairs(cls, config: Config) -> int | None:
-        """One pair per image: its two views. Agreement relative to chance compares more."""
-        return None if CarlOptions.of(config).beyond_chance else config.train.batch_size
+        """One pair per image: its two views. More views, and agreement relative to chance, compare more."""
+        more = config.views.count is not None or config.views.small_count is not None
+        return None if more or CarlOptions.of(config).beyond_chance else config.train.batch_size
+
+    @classmethod
+    def passes(cls, config: Config, sides: Sequence[int]) -> float:
+        large = [side for side in sides if side == sides[0]]
+        taught = FORWARD * view_passes(large) if CarlOptions.of(config).teacher else 0.0
+        return super().passes(config, sides) + taught
 
     def prior_weight(self, progress: float) -> float:
         """lambda_e at `progress` (Eq. 8)."""
@@ -398,13 +481,41 @@ class CARL(Method):
         return lambda_schedule(epoch, *self.prior, self.options.prior_schedule)
 
     def logged(self, progress: float) -> dict[str, float]:
-        return {"lambda": self.prior_weight(progress)}
+        figures = {"lambda": self.prior_weight(progress)}
+        if self.teacher is None:
+            return figures
+        behind = float(distance(self.teacher.get_submodule("encoder"), self.encoder))
+        return {**figures, "momentum": self.momentum(progress), "target_distance": behind}
+
+    def momentum(self, progress: float) -> float:
+        """How slowly the teacher follows (BYOL, section 3.3)."""
+        return cosine(progress, self.options.teacher, 1.0)
+
+    def after_step(self, progress: float) -> None:
+        if self.teacher is not None:
+            momentum = self.momentum(progress)
+            average_into(self.teacher.get_submodule("encoder"), self.encoder, momentum)
+            average_into(self.teacher.get_submodule("head"), self.head, momentum)
 
     def represent(self, batch: Batch) -> Tensor:
-        return forward_views(self._energies, batch.views, self.options.views_together)  # (V, B, G, K)
+        """Energies of all views, then the teacher's of the large ones if there is one: (V, B, G, K)."""
+        together = self.options.views_together
+        energies = forward_views(self._energies, batch.views, together)
+        if self.teacher is None:
+            return energies
+        with torch.no_grad():
+            taught = forward_views(self._taught_energies, batch.views[: large_views(batch)], together)
+        return torch.cat([energies, taught])
 
     def _energies(self, images: Tensor) -> Tensor:
         return self.objective_input(self.embed(images))
+
+    def _taught_energies(self, images: Tensor) -> Tensor:
+        assert self.teacher is not None
+        prototypes = self.teacher.get_submodule("head.prototypes")
+        assert isinstance(prototypes, Prototypes)
+        features = self.teacher.get_submodule("encoder")(images)
+        return prototypes.by_part(self.teacher.get_submodule("head.projection")(features))
 
     def objective_input(self, embeddings: Tensor) -> Tensor:
         """Energies of each part: (N, G, K)."""
@@ -415,8 +526,11 @@ class CARL(Method):
         return [self.prototypes]
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
+        large, views = large_views(batch), len(batch.views)
+        taught = None if self.teacher is None else log_assignments(represented[views:].detach())
+        represented = represented[:views]
         by_part = log_assignments(represented)
-        terms = self.criterion.terms(by_part)
+        terms = self.criterion.terms(by_part, large, taught)
         loss = terms.weighted(self.prior_weight(progress))
         figures = {"consistency": terms.consistency, "kl": terms.prior}
         whole = by_part[:, :, 0].detach()  # (V, B, K): what health and users see
@@ -446,6 +560,11 @@ class CARL(Method):
             return examine(health, epochs_done, lambda_remedies(health.prototypes, self.prior.start, options))
         # With several parts the prior holds each part on its own, and the health seen here is that of their sum.
         return [] if self.prototypes.parts > 1 else examine_start(health, self.prior.start, options.prior_factor)
+
+
+def large_views(batch: Batch) -> int:
+    """How many views are as large as the first; they stand before the small ones."""
+    return sum(view.shape == batch.views[0].shape for view in batch.views)
 
 
 def lambda_remedies(prototypes: int, start: float, options: CarlOptions) -> Remedies:

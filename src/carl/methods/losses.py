@@ -20,6 +20,8 @@ from carl.precision import full_precision
 
 Targets = Literal["joint", "sum", "average"]
 PriorMean = Literal["all", "each"]
+Against = Literal["pairs", "mean"]
+Negatives = Literal["views", "means"]
 ABSENT = -1e4  # log of a weight: far below any score over epsilon, and no sum of it is infinite
 
 
@@ -74,6 +76,36 @@ def uniform_prior(log_p: Tensor, mean_over: PriorMean = "all") -> Tensor:
     return sum(terms[1:], start=terms[0]) / len(terms)
 
 
+def mean_of_others(log_large: Tensor, views: int) -> Tensor:
+    """Log of the mean assignment of an image's other large views, for each of its `views`: (L, B, ..) -> (V, B, ..).
+
+    A small view, one from the L-th on, has all large ones for others. Sums run up to each view from both ends: work
+    that grows with the number of views and not with that of pairs, and nothing is subtracted in log space.
+    """
+    count = len(log_large)
+    before, after = [log_large[0]], [log_large[-1]]
+    for view in range(1, count):
+        before.append(torch.logaddexp(before[-1], log_large[view]))
+        after.append(torch.logaddexp(after[-1], log_large[-1 - view]))
+    after.reverse()  # after[v] sums from view v on, before[v] up to it
+    ends, between = [after[1], before[-2]], range(1, count - 1)
+    sums = [ends[0], *(torch.logaddexp(before[view - 1], after[view + 1]) for view in between), ends[1]]
+    others = [total - math.log(count - 1) for total in sums]
+    return torch.stack(others + [before[-1] - math.log(count)] * (views - count))
+
+
+def consistency_with_mean(log_p: Tensor, log_targets: Tensor, targets: Targets) -> Tensor:
+    """Each view against a target of its own, by Eq. 4 in one of its readings: (V, B, K) x 2 -> ().
+
+    With two views, whose targets are each other, it is `consistency`.
+    """
+    log_p, log_targets = log_p.flatten(0, 1), log_targets.flatten(0, 1)
+    if targets == "joint":
+        return assignment_consistency(log_p, log_targets)
+    mean = assignment_consistency(log_p, log_targets.detach())
+    return 2 * mean if targets == "sum" else mean
+
+
 class _LogAgreement(torch.autograd.Function):
     """Log-probability that rows of `p` and of `q` agree in every part: (G, N, K), (G, M, K) -> (N, M).
 
@@ -94,6 +126,7 @@ class _LogAgreement(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor | None]:
         p, q = ctx.saved_tensors
         (gradient,) = gradients
+        of_q = not ctx.same and ctx.needs_input_grad[1]
         if ctx.same:  # agreement is symmetric, and one product gives the gradient of both sides
             gradient = gradient + gradient.T
         changes_p, changes_q = [], []
@@ -102,7 +135,7 @@ class _LogAgreement(torch.autograd.Function):
                 agreement = ours @ theirs.T
                 change = (gradient / agreement).masked_fill_(agreement <= _least(p), 0.0)
                 changes_p.append(change @ theirs)
-                if not ctx.same:
+                if of_q:
                     changes_q.append(change.T @ ours)
         return torch.stack(changes_p), torch.stack(changes_q) if changes_q else None
 
@@ -111,24 +144,28 @@ def _least(p: Tensor) -> float:
     return torch.finfo(p.dtype).tiny * 2**24  # far enough above the smallest number for gradients that fp16 scales
 
 
-def chance_agreement(log_p: Tensor) -> Tensor:
+def chance_agreement(log_p: Tensor, log_others: Tensor | None = None) -> Tensor:
     """Log-probability that a view chooses the same prototypes as a view of another image: (V, B, G, K) -> ().
 
     They must agree in every part. The other images are the negatives: all others in the batch of all processes. Added
     to Eq. 4, this makes agreement relative to chance. When all images have one assignment, the two terms cancel, so
     collapse gains nothing.
+
+    `log_others` (U, B, G, K) are assignments of the same images to compare with instead, such as a teacher's or the
+    mean over an image's views.
     """
     with full_precision(log_p.device.type):
         p = log_p.exp().transpose(0, 1)  # (B, V, G, K)
-        everything = distributed.gather(p)
+        q = p if log_others is None else log_others.exp().transpose(0, 1)
+        everything = distributed.gather(q)
         count, views = everything.shape[:2]
         if count == 1:  # no other image
             return log_p.new_zeros(())
         ours = _by_part(p)
         theirs = ours if everything is p else _by_part(everything)
-        agreement: Tensor = _LogAgreement.apply(ours, theirs)  # (BV, NV)
+        agreement: Tensor = _LogAgreement.apply(ours, theirs)  # (BV, NU)
         images = torch.arange(count, device=p.device).repeat_interleave(views)
-        own = distributed.own_rows(len(p), p.device).repeat_interleave(views)
+        own = distributed.own_rows(len(p), p.device).repeat_interleave(p.shape[1])
         others = agreement.masked_fill(own[:, None] == images, float("-inf"))
         return (others.logsumexp(dim=1) - math.log((count - 1) * views)).mean()
 

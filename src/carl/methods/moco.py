@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -12,7 +13,16 @@ from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.defaults import EPOCHS
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, contrast_figures, encoder_and_projection, robust_preset
+from carl.methods.base import (
+    FORWARD,
+    SHAPES_BUDGET,
+    Method,
+    Metrics,
+    contrast_figures,
+    encoder_and_projection,
+    robust_preset,
+    view_passes,
+)
 from carl.methods.losses import info_nce, unit
 from carl.methods.paper import has_the_papers_size
 from carl.models.momentum import KeyEncoder
@@ -103,6 +113,10 @@ class MoCo(Method):
         if queue >= QUEUE:
             return []
         return [f"a queue of {queue} keys, not MoCo's {QUEUE}: the data have {facts.images} images"]
+
+    @classmethod
+    def passes(cls, config: Config, sides: Sequence[int]) -> float:
+        return super().passes(config, sides[:1]) + FORWARD * view_passes(sides[1:2])
 
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""

@@ -16,6 +16,7 @@ from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.base import (
+    FORWARD,
     SHAPES_BUDGET,
     EmbedFn,
     Method,
@@ -23,6 +24,7 @@ from carl.methods.base import (
     contrast_figures,
     encoder_and_projection,
     robust_preset,
+    view_passes,
 )
 from carl.methods.losses import concentration, info_nce, log_assignments, proto_nce, unit
 from carl.methods.moco import PAPER, SMALL_QUEUE, fitting_queue
@@ -200,6 +202,11 @@ class PCL(Method):
 
     def choosing_parts(self) -> list[nn.Module]:
         return [self.clusterings]
+
+    @classmethod
+    def passes(cls, config: Config, sides: Sequence[int]) -> float:
+        """Keys and the clustering of all images have no gradients."""
+        return super().passes(config, sides[:1]) + FORWARD * view_passes([*sides[1:2], sides[0]])
 
     def represent(self, batch: Batch) -> Tensor:
         """Queries of the first view and keys of the second: (2, B, D)."""

@@ -33,6 +33,7 @@ class Supervised(Method):
 
     Options = SupervisedOptions
     views_needed = 1
+    most_views = 1
     needs_labels = True
 
     def __init__(self, config: Config, facts: DataFacts) -> None:

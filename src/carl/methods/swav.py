@@ -67,6 +67,7 @@ class SwAV(Method):
     """From one view predict the code of the other. Codes use all prototypes equally."""
 
     Options = SwavOptions
+    most_views = None
 
     def __init__(self, config: Config, facts: DataFacts) -> None:
         super().__init__()

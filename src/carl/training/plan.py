@@ -274,11 +274,19 @@ def check_resumable(stored: Config, asked: Config) -> None:
 def checked_views(config: Config, dataset: Dataset) -> Views:
     """The views that training sees, as many as the method needs."""
     views = build_views(config, dataset.statistics.mean, dataset.statistics.std)
-    needed = find_method(config.method.name).views_needed
-    if len(views.recipes) < needed:
+    method, made = find_method(config.method.name), len(views.recipes)
+    large = sum(recipe.size == config.data.image_size for recipe in views.recipes)
+    if large < method.views_needed:
+        remedy = "use simclr" if config.views.count is None else f"set views.count={method.views_needed} or more"
         raise UserError(
-            f"views.pipeline={config.views.pipeline!r} makes {len(views.recipes)} view of an image, "
-            f"{config.method.name} needs {needed}; use simclr"
+            f"views.pipeline={config.views.pipeline!r} makes {large} large view of an image, "
+            f"{config.method.name} needs {method.views_needed}; {remedy}"
+        )
+    asked = config.views.count is not None or config.views.small_count is not None
+    if asked and method.most_views is not None and made > method.most_views:
+        raise UserError(
+            f"{made} views of an image are asked for (views.count, views.small_count), and {config.method.name} "
+            f"compares {method.most_views}; ask for {method.most_views}, or use carl, swav or vicreg"
         )
     return views
 

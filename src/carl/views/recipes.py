@@ -10,6 +10,8 @@ from carl.errors import UserError, suggestion
 from carl.views.operations import OPERATIONS, option_owners
 from carl.views.operations.operation import Operation
 
+SMALL_AREA = (0.05, 0.14)  # of small views (Caron et al. 2020, SwAV)
+
 
 @dataclass(frozen=True, init=False)
 class ViewRecipe:
@@ -107,12 +109,12 @@ def _byol(size: int) -> tuple[ViewRecipe, ...]:
 def _moco(size: int) -> tuple[ViewRecipe, ...]:
     """MoCo v2 (Chen et al. 2020b), main_moco.py with --aug-plus."""
     view = ViewRecipe(
-        size, (0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur_kernel=_whole_kernel(size)
+        size, (0.2, 1.0), brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1, blur_kernel=whole_kernel(size)
     )
     return (view, view)
 
 
-def _whole_kernel(size: int) -> int:
+def whole_kernel(size: int) -> int:
     """Taps of a blur that is not cut off: four of the largest sigma, 2, to each side, as far as the view has room.
 
     MoCo blurs with PIL, SwAV with 23 taps, on images of any size; SimCLR and BYOL with a tenth of the side.
@@ -122,13 +124,13 @@ def _whole_kernel(size: int) -> int:
 
 def _swav(size: int) -> tuple[ViewRecipe, ...]:
     """Caron et al. 2020: SimCLR's colours and larger crops."""
-    view = ViewRecipe(size, crop_area=(0.14, 1.0), blur_kernel=_whole_kernel(size))
+    view = ViewRecipe(size, crop_area=(0.14, 1.0), blur_kernel=whole_kernel(size))
     return (view, view)
 
 
 def _swav_multicrop(size: int) -> tuple[ViewRecipe, ...]:
     """Caron et al. 2020: two large views and six small ones (224 and 96 px there; half the side here)."""
-    small = ViewRecipe(size // 2, crop_area=(0.05, 0.14), blur_kernel=_whole_kernel(size // 2))
+    small = ViewRecipe(size // 2, crop_area=SMALL_AREA, blur_kernel=whole_kernel(size // 2))
     return _swav(size) + (small,) * 6
 
 
