@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from carl import defaults
-from carl.errors import UserError, printable, suggestion
+from carl.errors import printable, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
-from carl.files import check_replaceable
+from carl.failures import ReaderGone, exit_code
 from carl.lasting_output import LastingOutput
-from carl.option_words import ENCODER, ENCODER_AND_IMAGES, as_setting, experiment_names, method_names, preset_words
-from carl.terminal import reserve_standard_streams, show_progress
+from carl.option_words import ENCODER, ENCODER_AND_IMAGES, experiment_names, method_names, preset_words
+from carl.terminal import reserve_standard_streams
 from carl.use.export import FORMATS
 from carl.use.requests import (
     GROUP_LOSSES,
@@ -62,10 +61,6 @@ LABELS = click.Choice(defaults.LABELS)
 DATA_ROOT_HELP = "Folder with the data sets known by name.  [default: the cache folder]"
 QUICK = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is None])
 SLOW = listed([name for name, protocol in PROTOCOLS.items() if protocol.epochs is not None])
-
-
-class ReaderGone(Exception):
-    """Whoever read our output has gone, as in `carl search ... | head -1`."""
 
 
 class InOrderOfUse(click.Group):
@@ -813,9 +808,9 @@ def data() -> None:
 @data.command("list")
 def data_list() -> None:
     """List the data sets and file types that can be opened."""
-    from carl.data.describe import list_sources
+    from carl.data.describe import in_columns, list_sources
 
-    _echo_rows(list_sources())
+    _echo_lines(in_columns(list_sources()))
 
 
 @data.command("info")
@@ -839,17 +834,10 @@ def data_info(
 
     Counts the images of SOURCE and shows its classes, its statistics and what was left out.
     """
-    from carl.data import open_dataset
-    from carl.data.describe import SHEET_MARK, contact_sheet, describe
+    from carl.data.describe import DataRequest, show_info
 
-    path = sheet or Path(f"{Path(source).stem}-sheet.png")
-    check_replaceable(path, force, SHEET_MARK)
-    dataset = open_dataset(
-        source, image_size=image_size, root=data_root, max_bad=max_bad, labels=labels, progress=show_progress
-    )
-    _echo_rows(describe(dataset))
-    contact_sheet(dataset, path)
-    _echo_lines([f"contact sheet: {path}"])
+    request = DataRequest(source=source, image_size=image_size, labels=labels, max_bad=max_bad, root=data_root)
+    _echo_lines(show_info(request, sheet, force))
 
 
 @data.command("prepare")
@@ -862,14 +850,10 @@ def data_prepare(
     source: str, image_size: int | None, labels: defaults.Labels, max_bad: int | None, data_root: Path | None
 ) -> None:
     """Decode a data set into the cache, so that runs start at once."""
-    from carl.data import open_dataset
+    from carl.data.describe import DataRequest, prepare
 
-    dataset = open_dataset(
-        source, image_size=image_size, root=data_root, max_bad=max_bad, labels=labels, progress=show_progress
-    )
-    _echo_lines(dataset.notes)
-    counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
-    _echo_lines([f"ready: {counts}"])
+    request = DataRequest(source=source, image_size=image_size, labels=labels, max_bad=max_bad, root=data_root)
+    _echo_lines(prepare(request))
 
 
 @cli.command()
@@ -929,85 +913,9 @@ def _echo_lines(lines: Iterable[str]) -> None:
         click.echo(printable(line))
 
 
-def _echo_rows(rows: Sequence[tuple[str, str]]) -> None:
-    width = max(len(name) for name, _ in rows)
-    _echo_lines(f"{name:<{width}}  {value}" for name, value in rows)
-
-
-READER_GONE = 141  # as a shell reports a program that SIGPIPE ended
-
-
 def main() -> None:
     """Entry point. A mistake of the user is reported in one line, with exit code 2."""
     reserve_standard_streams()
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may be any bytes
-    try:
-        code = cli.main(prog_name="carl", standalone_mode=False)
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message())
-        sys.exit(0)
-    except (UserError, click.ClickException) as error:
-        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        if isinstance(error, click.NoSuchOption) and error.ctx is not None:
-            message = as_setting(error.option_name, error.ctx.command, sys.argv) or message
-        _complain(message)
-        sys.exit(2)
-    except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(READER_GONE)
-    except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        _complain(f"cannot use{where}: {error.strerror or error}; check the path, its rights and the disk")
-        sys.exit(2)
-    except (KeyboardInterrupt, click.Abort) as error:
-        _complain(str(error.__cause__ or error) or "interrupted")  # click puts its own in the place of ours
-        sys.exit(130)
-    except Exception as error:
-        if _out_of_memory(error):
-            _complain(f"not enough memory ({error}); lower --batch-size, --image-size or --prototypes")
-            sys.exit(2)
-        if _one_of_many() and _is_echo(error):
-            sys.exit(1)
-        raise
-    sys.exit(code if isinstance(code, int) else 0)
-
-
-def _complain(message: str) -> None:
-    """Print one line on standard error. With many processes only the first to fail does; the others follow from it."""
-    if not _one_of_many() or _fails_first():
-        line = printable(" ".join(message.split()))  # no control codes reach the terminal
-        print(f"carl: {line}", file=LastingOutput(sys.stderr), flush=True)
-
-
-NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "Storage size calculation overflowed")
-
-
-def _out_of_memory(error: Exception) -> bool:
-    """Whether a library ran out of memory: Python, NumPy, CUDA, MPS and torch on a CPU each have their own words."""
-    said = str(error)
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in said for words in NO_MEMORY)
-    )
-
-
-def _one_of_many() -> bool:
-    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
-
-
-def _fails_first() -> bool:
-    from carl.distributed import fails_first
-
-    return fails_first()
-
-
-def _is_echo(error: Exception) -> bool:
-    """Whether the error only means that another process failed first. A process that was lost is reported here."""
-    from carl.distributed import means_lost_peer
-
-    if not _fails_first():
-        return True
-    lost = means_lost_peer(error)
-    if lost:
-        print("carl: another process of this run was lost; start it again to resume", file=sys.stderr)
-    return lost
+    sys.exit(exit_code(lambda: cli.main(prog_name="carl", standalone_mode=False)))

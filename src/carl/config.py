@@ -57,7 +57,10 @@ class DataConfig(Section):
     )
     root: str | None = Field(None, description="Folder of downloaded data sets. Unset: the cache folder.")
     max_bad: int | None = Field(
-        None, ge=0, description="Files that may be left out because they cannot be decoded. Unset: one in twenty."
+        None,
+        ge=0,
+        description="Files that may be left out because they cannot be decoded. "
+        f"Unset: one in {defaults.BAD_ONE_IN}, at least {defaults.BAD_AT_LEAST}.",
     )
     labels: defaults.Labels = Field(
         defaults.LABELS[0],
@@ -83,7 +86,9 @@ class DataConfig(Section):
         "shards as training goes; auto takes it for tar files, patterns and addresses.",
     )
     lanes: int | None = Field(
-        None, ge=1, description="For streams: parts read at the same time. Must divide the batch. Unset: up to 64."
+        None,
+        ge=1,
+        description=f"For streams: parts read at the same time. Must divide the batch. Unset: up to {defaults.LANES}.",
     )
     buffer: int = Field(
         4096, ge=1, description="For streams: images that wait in memory to be mixed, over all processes (our value)."
@@ -244,7 +249,8 @@ class TrainConfig(Section):
     batch_size: int = Field(
         defaults.BATCH_SIZE,
         ge=2,
-        description="Images per step, over all processes (paper, appendix A). Fewer than 512 images get a smaller one.",
+        description="Images per step, over all processes (paper, appendix A). "
+        f"Fewer than {2 * defaults.BATCH_SIZE} images get a smaller one.",
     )
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
@@ -272,7 +278,9 @@ class ProbeConfig(Section):
     """How the model is examined while it trains."""
 
     every: int | None = Field(
-        None, ge=0, description="Epochs between two probes; 0 never probes. Unset: about twenty probes per run."
+        None,
+        ge=0,
+        description=f"Epochs between two probes; 0 never probes. Unset: about {defaults.PROBES} probes per run.",
     )
     images: int = Field(1000, ge=10, description="Images for prototype health, and test images for kNN.")
     train_images: int = Field(2000, ge=10, description="Labelled training images that vote in kNN.")

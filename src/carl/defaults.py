@@ -25,6 +25,7 @@ EPOCHS, BATCH_SIZE = 200, 256  # paper, appendix A
 FEWEST_EPOCHS = 10  # on a CPU, however large the data are
 SHAPES_EPOCHS, SHAPES_BATCH_SIZE = 8, 128  # minutes on a CPU
 SEED = 0
+PROBES = 20  # of a run, about
 MOST_PRIOR_EPOCHS = 100  # E of Eq. 8; paper, appendix A
 
 LARGEST_USUAL_SIDE = 96  # for photos; a random crop with 8% of the area is then still 27 pixels wide
@@ -32,6 +33,7 @@ AS_IS_SIDE = 256  # pixels; larger images are always scaled down, because thousa
 FEATURE_BATCH = 256  # images through a frozen encoder at once: so `carl embed` gives the features that are evaluated
 LARGEST_SIDE = 4096  # pixels; an encoder needs gigabytes for a single view of this size
 MOST_CLASSES = 2**16  # of any data set; an image's label may come from a stranger's file
+LANES = 64  # parts of a stream read at the same time, at most, unless there are more processes
 BAD_ONE_IN, BAD_AT_LEAST = 20, 10  # files that may be undecodable: one in so many, and so many in any case
 
 KNN_NEIGHBOURS = 20  # the number that counts, of the probe and of `carl eval`

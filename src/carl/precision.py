@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from carl import defaults
-from carl.records.environment import instruction_sets
+from carl.records.environment import MULTIPLY_BFLOAT16, instruction_sets
 
 PRECISIONS: dict[str, torch.dtype | None] = dict(
     zip(defaults.PRECISIONS, (None, torch.bfloat16, torch.float16), strict=True)
@@ -28,7 +28,7 @@ def settled_precision(wanted: str, device_type: str) -> str:
     """
     if wanted != "auto":
         return wanted
-    multiplies_bfloat16 = {"avx512_bf16", "amx_bf16"} & set(instruction_sets())
+    multiplies_bfloat16 = any(one in MULTIPLY_BFLOAT16 for one in instruction_sets())
     return "bf16" if device_type == "cpu" and multiplies_bfloat16 else "fp32"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +11,11 @@ from PIL import Image, ImageDraw
 from PIL.PngImagePlugin import PngInfo
 
 from carl.data.dataset import Dataset, Split
-from carl.data.open import SOURCES
-from carl.files import atomic_writer
+from carl.data.decoding.decode import shown_bands
+from carl.data.open import SOURCES, open_dataset
+from carl.defaults import LABELS, Labels
+from carl.files import atomic_writer, check_replaceable
+from carl.terminal import show_progress
 
 Row = tuple[str, str]  # a name, and the value here
 
@@ -18,6 +23,50 @@ _SOFTWARE = "carl data info"
 SHEET_MARK = b"Software\0" + _SOFTWARE.encode()  # tells a contact sheet from other PNG files
 _GAP = 2  # pixels between the images of a sheet
 _CELL = 64  # pixels; smaller images are enlarged by a whole factor, larger ones are shrunk
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What the user asked `carl data info` or `carl data prepare` for."""
+
+    source: str
+    image_size: int | None = None
+    labels: Labels = LABELS[0]
+    max_bad: int | None = None
+    root: Path | None = None  # folder of the official archives
+
+    def opened(self) -> Dataset:
+        return open_dataset(
+            self.source,
+            image_size=self.image_size,
+            root=self.root,
+            max_bad=self.max_bad,
+            labels=self.labels,
+            progress=show_progress,
+        )
+
+
+def show_info(request: DataRequest, sheet: Path | None, force: bool) -> Iterator[str]:
+    """Draw a contact sheet; returns what the data set holds, one line each, and where the sheet is."""
+    path = sheet or Path(f"{Path(request.source).stem}-sheet.png")
+    check_replaceable(path, force, SHEET_MARK)
+    dataset = request.opened()
+    yield from in_columns(describe(dataset))
+    contact_sheet(dataset, path)
+    yield f"contact sheet: {path}"
+
+
+def prepare(request: DataRequest) -> list[str]:
+    """Pack a data set; returns the remarks on it and its counts, one line each."""
+    dataset = request.opened()
+    counts = ", ".join(f"{len(split)} {name}" for name, split in dataset.splits.items())
+    return [*dataset.notes, f"ready: {counts}"]
+
+
+def in_columns(rows: Sequence[Row]) -> list[str]:
+    """Names and values below each other, one line per row."""
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {value}" for name, value in rows]
 
 
 def list_sources() -> list[Row]:
@@ -59,7 +108,9 @@ def contact_sheet(dataset: Dataset, path: Path, columns: int = 10, rows: int = 1
             name = dataset.class_names[split.labels[row_indices[0]]]
             draw.text((4, top + height // 2 - 5), name[:15], fill="black")
         for column, pixels in enumerate(split.images.gather(row_indices)):
-            tile = Image.fromarray(_as_rgb(pixels)).resize((width, height), _resampling(pixels, height))
+            tile = Image.fromarray(np.ascontiguousarray(shown_bands(pixels))).resize(
+                (width, height), _resampling(pixels, height)
+            )
             sheet.paste(tile, (margin + _GAP + column * (width + _GAP), top))
     about = PngInfo()
     about.add_text("Software", _SOFTWARE)
@@ -111,8 +162,3 @@ def _cell_size(split: Split) -> tuple[int, int]:
 
 def _resampling(pixels: np.ndarray, height: int) -> Image.Resampling:
     return Image.Resampling.BOX if pixels.shape[0] <= height else Image.Resampling.BICUBIC
-
-
-def _as_rgb(pixels: np.ndarray) -> np.ndarray:
-    """Three channels to look at: a grey channel three times, or the first three."""
-    return np.repeat(pixels[..., :1], 3, axis=2) if pixels.shape[2] < 3 else np.ascontiguousarray(pixels[..., :3])

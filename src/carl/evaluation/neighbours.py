@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from carl.defaults import KNN_NEIGHBOURS, KNN_TEMPERATURE
 from carl.evaluation.accuracy import Array
 
 CHUNK = 1024  # test images at a time
@@ -84,8 +85,8 @@ def knn_accuracy(
     train_labels: Array,
     test_features: Array,
     test_labels: Array,
-    neighbours: Sequence[int] = (20,),
-    temperature: float = 0.1,
+    neighbours: Sequence[int] = (KNN_NEIGHBOURS,),
+    temperature: float = KNN_TEMPERATURE,
 ) -> dict[int, float]:
     """Top-1 accuracy in percent for each number of neighbours; NumPy arrays or tensors."""
     right = knn_right(train_features, train_labels, test_features, test_labels, neighbours, temperature)
@@ -97,8 +98,8 @@ def knn_right(
     train_labels: Array,
     test_features: Array,
     test_labels: Array,
-    neighbours: Sequence[int] = (20,),
-    temperature: float = 0.1,
+    neighbours: Sequence[int] = (KNN_NEIGHBOURS,),
+    temperature: float = KNN_TEMPERATURE,
 ) -> dict[int, Tensor]:
     """Which test images the nearest training images name rightly, for each number of neighbours: (M,) each."""
     train_features, test_features = torch.as_tensor(train_features).float(), torch.as_tensor(test_features).float()

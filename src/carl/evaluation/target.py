@@ -25,7 +25,7 @@ from carl.methods.build import random_encoder, without_init
 from carl.methods.run_config import read_config, with_absolute_paths
 from carl.methods.training_data import load_data_for
 from carl.models.encoders import build_encoder
-from carl.models.pretrained import PretrainedWeights, find_weights, usual_backbone
+from carl.models.pretrained import PretrainedWeights, check_backbone, find_weights, usual_backbone
 from carl.models.state_dicts import load_weights, put_into
 from carl.models.weights import check_finite, read_weights_into, weights_hash
 from carl.records.run_directory import DataRecord, RunDirectory
@@ -92,10 +92,7 @@ def find_target(request: EvaluationRequest) -> Target:
 
 def _target_in_run(request: EvaluationRequest, run: RunDirectory) -> Target:
     config, path, settings = read_config(run), Path(request.target), request.settings
-    if request.backbone is not None and request.backbone != config.model.backbone:
-        raise UserError(
-            f"--backbone {request.backbone} is not that of {run.path}, {config.model.backbone}; leave it out"
-        )
+    check_backbone(request.backbone, config.model.backbone, run.path)
     fixed = [f"{s}.{key}" for s, values in settings.items() for key in values if s != "data" and (s, key) != DEVICE]
     if fixed:
         raise UserError(f"--set {fixed[0]}: a run keeps its own values; only data.* and train.device may change")

@@ -34,6 +34,7 @@ from carl.methods.paper import fitting_clusters, paper_values
 from carl.models.momentum import KeyEncoder
 
 NEGATIVES = 16_384  # PCL's repository, --pcl-r: both the queue and the number of negative prototypes
+MOST_WARMUP = 20  # epochs; PCL's repository, --warmup-epoch
 
 
 class PclOptions(MethodOptions):
@@ -48,7 +49,7 @@ class PclOptions(MethodOptions):
     queue: int = Field(NEGATIVES, ge=1, description="Keys kept as negatives.")
     negative_prototypes: int = Field(NEGATIVES, ge=1, description="Clusters drawn as negatives, if there are more.")
     warmup_epochs: int | None = Field(
-        None, ge=0, description="Epochs with InfoNCE alone. Unset: 20, or a tenth of a shorter run."
+        None, ge=0, description=f"Epochs with InfoNCE alone. Unset: {MOST_WARMUP}, or a tenth of a shorter run."
     )
     smoothing: float = Field(10.0, ge=0, description="Alpha of PCL's Eq. 12.")
     iterations: int = Field(20, ge=1, description="Iterations of k-means.")
@@ -179,7 +180,7 @@ class PCL(Method):
         options = PclOptions.of(config)
         if options.warmup_epochs is not None:
             return config
-        epochs = min(20, max(1, config.train.epochs // 10))
+        epochs = min(MOST_WARMUP, max(1, config.train.epochs // 10))
         return config.model_copy(update={"method": options.model_copy(update={"warmup_epochs": epochs})})
 
     @classmethod

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 # What decides the speed of matrix products on a CPU, by the names in /proc/cpuinfo.
-INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16")
+MULTIPLY_BFLOAT16 = ("avx512_bf16", "amx_bf16")  # without one of these, bfloat16 is emulated and slow
+INSTRUCTION_SETS = ("avx2", "avx512f", "avx512_vnni", *MULTIPLY_BFLOAT16)
 PACKAGES = ("carl-ssl", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
 
 

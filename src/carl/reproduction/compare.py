@@ -30,14 +30,14 @@ from carl.models.pretrained import is_bare_file, usual_backbone
 from carl.records.run_directory import RunDirectory
 from carl.reporting.pages import Contestant, write_contestants
 from carl.reproduction.cells import figure_of, random_figure_of
-from carl.reproduction.comparison_table import Summary, markdown, terminal_lines
+from carl.reproduction.comparison_table import MEASURED_BY, Summary, markdown, terminal_lines
 from carl.reproduction.dry_run import values_in_words
 from carl.reproduction.jobs import DONE, FAILED, Job, Measure, Outcome, machine_in_words, read_outcome
 from carl.reproduction.runner import run_jobs
 from carl.training.plan import Plan, PretrainRequest, plan
 from carl.use.encoder import open_encoder
 
-MEASURES = {"linear": Measure("linear-cached"), "knn": Measure("knn")}  # the first decides on a rate
+MEASURES = {name: Measure(protocol) for name, protocol in MEASURED_BY.items()}
 HEADLINES = {name: PROTOCOLS[measure.protocol].headline for name, measure in MEASURES.items()}
 MOST_HELD_OUT = 5000  # images on which a rate is chosen; a tenth of the images if there are fewer
 

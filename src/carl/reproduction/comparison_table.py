@@ -17,11 +17,13 @@ from carl.evaluation.protocols import PROTOCOLS
 from carl.reproduction.jobs import DONE
 
 Summary = dict[str, Any]  # as comparison.json holds it
-TITLES = {"linear": PROTOCOLS["linear-cached"].title, "knn": PROTOCOLS["knn"].title}
+LINEAR, KNN = "linear", "knn"  # measures, as comparison.json names them
+MEASURED_BY = {LINEAR: "linear-cached", KNN: "knn"}  # the protocol of each; the first decides on a rate
+TITLES = {name: PROTOCOLS[protocol].title for name, protocol in MEASURED_BY.items()}
 HOW = {
-    "linear": "logistic regression on features of the central "
-    f"{PROTOCOLS['linear-cached'].centre:.1%} of each side, penalty chosen on training images",
-    "knn": f"{PROTOCOLS['knn'].headline} nearest neighbours vote",
+    LINEAR: "logistic regression on features of the central "
+    f"{PROTOCOLS[MEASURED_BY[LINEAR]].centre:.1%} of each side, penalty chosen on training images",
+    KNN: f"{PROTOCOLS[MEASURED_BY[KNN]].headline} nearest neighbours vote",
 }
 WIDEST = 120  # columns
 NO_BRACKETS = str.maketrans("", "", "()")  # where an interval has a line of its own

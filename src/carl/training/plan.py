@@ -15,7 +15,7 @@ from carl.config import Config, Layer, OptimConfig, TrainConfig, differences, me
 from carl.data.batches.build import settled
 from carl.data.dataset import UNLABELLED, Dataset, Statistics
 from carl.data.facts import DataFacts
-from carl.defaults import METHOD
+from carl.defaults import METHOD, PROBES
 from carl.device import pick_device
 from carl.errors import UserError
 from carl.methods import find_method
@@ -192,7 +192,9 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
     usual = usual_length(merge([values, given]), facts)
     config = resolve([known, values, usual, given, chosen], method.Options)
     if config.probe.every is None:
-        config = resolve([config.model_dump(), {"probe": {"every": max(1, config.train.epochs // 20)}}], method.Options)
+        config = resolve(
+            [config.model_dump(), {"probe": {"every": max(1, config.train.epochs // PROBES)}}], method.Options
+        )
     precision = settled_precision(config.train.precision, pick_device(config.train.device).type)
     config = config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
     return method.completed(config)

@@ -27,7 +27,7 @@ from carl.methods.build import build_method, without_init
 from carl.methods.run_config import read_config
 from carl.methods.training_data import load_data_for
 from carl.models.encoders import build_encoder
-from carl.models.pretrained import WantedInput, find_weights, source_of_run, wanted_by_run
+from carl.models.pretrained import WantedInput, check_backbone, find_weights, source_of_run, wanted_by_run
 from carl.models.state_dicts import put_into
 from carl.models.weights import read_weights_into, weights_hash
 from carl.records.run_directory import DataRecord, RunDirectory
@@ -204,8 +204,7 @@ def open_encoder(given: str | Path, *, backbone: str | None = None, device: str 
     path = expanded(str(given))
     if RunDirectory(path).exists and path.is_dir():
         trained = load_trained(path, device)
-        if backbone not in (None, trained.model.backbone):
-            raise UserError(f"--backbone {backbone} is not that of {path}, {trained.model.backbone}; leave it out")
+        check_backbone(backbone, trained.model.backbone, path)
         return trained
     weights, where = find_weights(str(given), backbone), pick_device(device)
     if where.type == "cpu":

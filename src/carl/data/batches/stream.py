@@ -26,10 +26,10 @@ from carl.data.decoding.decode import DecodeError, decode
 from carl.data.listing import Unusable
 from carl.data.packing.pack import bad_limit
 from carl.data.sources.shards import NOT_READ, Shards
+from carl.defaults import LANES
 from carl.errors import UserError
 from carl.views.views import Views
 
-LANES = 64  # at most, unless there are more processes; each lane is an open file, and a batch mixes this many shards
 BATCHES_AHEAD = 2
 
 Sample = tuple[int, bytes | None]  # the number of an image, and its encoded bytes
@@ -37,7 +37,7 @@ Sample = tuple[int, bytes | None]  # the number of an image, and its encoded byt
 
 def choose_lanes(batch_size: int, shards: int, ranks: int) -> int:
     """The most lanes that divide the batch and are a multiple of `ranks`: at most LANES, or one per shard."""
-    most = max(ranks, min(LANES, shards))
+    most = max(ranks, min(LANES, shards))  # a lane is an open file, and a batch mixes this many shards
     return max(lanes for lanes in range(1, most + 1) if batch_size % lanes == 0 and lanes % ranks == 0)
 
 

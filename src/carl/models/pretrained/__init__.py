@@ -12,7 +12,7 @@ from carl.errors import UserError
 from carl.models.pretrained.a_run import RUN, source_in_run, source_of_run, wanted_by_run
 from carl.models.pretrained.a_weights_file import WEIGHTS_FILE, states_architecture
 from carl.models.pretrained.by_timm import BY_TIMM
-from carl.models.pretrained.weights import Kind, PretrainedWeights, Source, WantedInput, stated
+from carl.models.pretrained.weights import Kind, PretrainedWeights, Source, WantedInput, check_backbone, stated
 from carl.records.run_directory import RunDirectory
 from carl.user_paths import expanded
 
@@ -21,6 +21,7 @@ __all__ = [
     "PretrainedWeights",
     "Source",
     "WantedInput",
+    "check_backbone",
     "find_weights",
     "is_bare_file",
     "source_in_run",

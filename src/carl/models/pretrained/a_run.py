@@ -16,6 +16,7 @@ from carl.models.pretrained.weights import (
     PretrainedWeights,
     Source,
     WantedInput,
+    check_backbone,
     source_in,
 )
 from carl.models.state_dicts import read_weights
@@ -60,8 +61,7 @@ def find(given: str, backbone: str | None) -> PretrainedWeights:
     run = RunDirectory.containing(path) or RunDirectory.open(path)
     model = run.read_layer().get("model", {})
     own, stem = str(model.get("backbone", BACKBONE)), model.get("stem", STEM)
-    if backbone not in (None, own):
-        raise UserError(f"--backbone {backbone} is not that of {run.path}, {own}; leave it out")
+    check_backbone(backbone, own, run.path)
     file, record = run.trained_encoder(None if path.is_dir() else path), run.read_data()
     if record is None:
         raise UserError(

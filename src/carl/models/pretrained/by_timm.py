@@ -16,7 +16,14 @@ from torch import Tensor, nn
 from carl.errors import UserError
 from carl.models.architectures import known_architecture, published
 from carl.models.pretrained import hub, pip_weights
-from carl.models.pretrained.weights import UNKNOWN_LICENCE, Kind, PretrainedWeights, ReadState, wanted_by_timm
+from carl.models.pretrained.weights import (
+    UNKNOWN_LICENCE,
+    Kind,
+    PretrainedWeights,
+    ReadState,
+    check_backbone,
+    wanted_by_timm,
+)
 from carl.user_paths import expanded
 
 TIMM, HUB = "timm:", "hf-hub:"
@@ -34,8 +41,8 @@ def find(given: str, backbone: str | None) -> PretrainedWeights:
         return _on_the_hub(given, name)
     name, _, file = name.partition("@")
     known = known_architecture(name)
-    if given != "timm" and backbone not in (None, name, known):
-        raise UserError(f"--backbone {backbone} is not that of {given}; leave it out")
+    if given != "timm" and backbone != known:
+        check_backbone(backbone, name, given)
     config = published(name)
     values = config.to_dict()
     read, origin = _source(given, name, known, file, config)

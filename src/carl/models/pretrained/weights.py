@@ -14,7 +14,7 @@ from timm.data.config import resolve_data_config
 from torch import Tensor
 
 from carl.defaults import LARGEST_SIDE, Stem
-from carl.errors import printable
+from carl.errors import UserError, printable
 from carl.framing import Framing, Interpolation
 
 ReadState = Callable[[int, int], dict[str, Tensor]]  # of channels and image size: the weights by timm's names
@@ -112,6 +112,12 @@ class Kind:
 
     recognises: Callable[[str], bool]
     find: Callable[[str, str | None], PretrainedWeights]
+
+
+def check_backbone(given: str | None, own: str, of: object) -> None:
+    """Refuse a --backbone for weights that have an architecture of their own, unless it is the same."""
+    if given not in (None, own):
+        raise UserError(f"--backbone {given} is not that of {of}, {own}; leave it out")
 
 
 def wanted_by_timm(config: Mapping[str, Any]) -> WantedInput:
