@@ -32,8 +32,8 @@ from carl.use.requests import (
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = (
-    "Named set of values, listed below. The run prints which one it takes.  [default: robust for carl, or paper if the "
-    "run is as long as the paper's; paper for other methods; adapt with --init]"
+    "Named set of values, listed below. The run prints which one it takes.  [default: robust for carl, or paper on the "
+    "paper's data sets in runs as long as the paper's; paper for other methods; shapes on shapes; adapt with --init]"
 )
 FORCE_HELP = "Replace FILE even if this command did not make it."
 MAX_BAD_HELP = (
@@ -43,14 +43,17 @@ MAX_BAD_HELP = (
 EPOCHS_HELP = (
     f"Passes over the data.  [default: {defaults.EPOCHS} on a GPU and for the paper's data sets, "
     f"{defaults.SHAPES_EPOCHS} on shapes, otherwise {defaults.FEWEST_EPOCHS} to {defaults.EPOCHS} so that a CPU needs "
-    "about an hour]"
+    f"about an hour; with the preset adapt, enough to see about {defaults.ADAPTED_IMAGES:,} images]"
 )
 SPLIT_HELP = "Only one split of a data set, such as train or test.  [default: all]"
 SIDE_HELP = (
     f"Side to which images are scaled, unless all have one size up to {defaults.AS_IS_SIDE} px.  "
     f"[default: their usual side, at most {defaults.LARGEST_USUAL_SIDE}]"
 )
-BATCH_DEFAULT = f"[default: {defaults.BATCH_SIZE}, or {defaults.SHAPES_BATCH_SIZE} on shapes, and less for few images]"
+BATCH_DEFAULT = (
+    f"[default: {defaults.BATCH_SIZE}; {defaults.SHAPES_BATCH_SIZE} on shapes; {defaults.ADAPT_BATCH_SIZE} with the "
+    "preset adapt; less for few images]"
+)
 EMBED_BATCH_HELP = (
     f"Images computed at once.  [default: {defaults.FEATURE_BATCH}, fewer if over {defaults.LARGEST_USUAL_SIDE} px]"
 )
@@ -231,7 +234,7 @@ def pretrain(
     "--protocol", metavar="NAME", default=EvaluationRequest.protocol, show_default=True,
     callback=lambda context, option, name: _name_in(PROTOCOLS, name),
     shell_complete=lambda context, option, start: [name for name in PROTOCOLS if name.startswith(start)],
-    help=f"What to measure. {QUICK} take seconds to minutes; {SLOW} train for long. The paper uses linear.",
+    help=f"What to measure. {QUICK} take seconds to minutes; {SLOW} take much longer. The paper uses linear.",
 )  # fmt: skip
 @click.option(
     "--data", metavar="DATA", help="Data to measure on. Only a run has data of its own.  [default: the run's]"
@@ -397,7 +400,7 @@ def report(
 )  # fmt: skip
 @click.option(
     "--precision", type=click.Choice(("auto", *defaults.PRECISIONS)), default=EmbedOptions.precision, show_default=True,
-    help="Precision to compute in. auto is bf16 on a CPU that multiplies it, else fp32. GPUs are faster with bf16.",
+    help="Precision to compute in. auto is bf16 on a CPU with instructions for it, else fp32. On GPUs bf16 is faster.",
 )  # fmt: skip
 @click.option("--batch-size", type=int, metavar="N", help=EMBED_BATCH_HELP)
 @click.option(

@@ -261,8 +261,8 @@ class TrainConfig(Section):
     device: str = Field("auto", description=f"{defaults.DEVICES}.")
     precision: Literal["auto", defaults.Precision] = Field(
         "auto",
-        description="Number type of training. bf16 and fp16 save time and memory on GPUs, bf16 also on CPUs that "
-        "multiply it (AVX512_BF16, AMX). auto takes bf16 on such a CPU and fp32 elsewhere.",
+        description="Number type of training. bf16 and fp16 save time and memory on GPUs, bf16 also on CPUs with "
+        "instructions for it (AVX512_BF16, AMX). auto takes bf16 on such a CPU and fp32 elsewhere.",
     )
     sync_batch_norm: bool | None = Field(
         None, description="Batch norm over the batch of all processes. Unset: on GPUs, not on CPUs."

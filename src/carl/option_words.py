@@ -25,9 +25,9 @@ ENCODER_AND_IMAGES = (
 PRESETS = {
     "paper": "the values of the paper",
     "robust": "for small data, small batches and short runs",
-    "small": "for data that are small beside the paper's",
-    "shapes": "minutes on the built-in drawings",
-    ADAPT: "for an encoder that exists (--init)",
+    "small": "for fewer images than the paper's data sets have",
+    "shapes": "for the built-in drawings; takes minutes",
+    ADAPT: "to adapt an encoder that exists (--init)",
 }
 
 

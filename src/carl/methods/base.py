@@ -48,7 +48,6 @@ SHARED: Layer = {
 # CIFAR-10 (results/adapt/README.md): a low rate, milder views, and the last quarter of the layers, with the batch-norm
 # statistics of the start and without a head. Channels last makes a step of a depthwise network up to three times as
 # fast on a CPU.
-ADAPTED_IMAGES = 6000  # seen in a run: most of what an encoder gains, it gains in the first fifty steps
 MOST_ADAPT_EPOCHS = 20  # for a few hundred images
 ADAPTING: Layer = {
     "views": {
@@ -63,13 +62,13 @@ ADAPTING: Layer = {
     },
     "model": {"head": "none", "keep_statistics": True, "keep_layers": 0.75},
     "optim": {"name": "adamw", "lr": 1e-4, "lr_end": 0.0, "warmup_epochs": 0.3, "weight_decay": 1e-4},
-    "train": {"batch_size": 128, "channels_last": True},
+    "train": {"batch_size": defaults.ADAPT_BATCH_SIZE, "channels_last": True},
 }
 
 
 def adapt_preset(facts: DataFacts, own: Layer) -> Layer:
     """The preset `adapt` of a method: what all methods share on these data, and the method's `own` values."""
-    epochs = min(MOST_ADAPT_EPOCHS, max(1, round(ADAPTED_IMAGES / max(1, facts.images))))
+    epochs = min(MOST_ADAPT_EPOCHS, max(1, round(defaults.ADAPTED_IMAGES / max(1, facts.images))))
     views: Layer = {"views": SHAPES_BUDGET["views"]} if facts.name == "shapes" else {}
     # A probe takes about as long as an epoch of a thousand images, and start and end are what counts.
     length: Layer = {"train": {"epochs": epochs}, "probe": {"every": epochs}}
