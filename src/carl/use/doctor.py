@@ -15,13 +15,14 @@ import torch
 from carl.config import Config, resolve
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.device import pick_device
+from carl.device import pick_device, present_gpus
 from carl.methods import find_method
 from carl.methods.build import build_method
 from carl.models.pretrained.pip_weights import PACKAGES as WEIGHTS_PACKAGES
 from carl.optim import build_optimizer
 from carl.records.environment import PACKAGES as RECORDED_PACKAGES
 from carl.records.environment import installed_version, processor
+from carl.use.export.to_hub import PACKAGES as HUB_PACKAGES
 from carl.use.export.to_onnx import PACKAGES as ONNX_PACKAGES
 from carl.user_paths import cache_folder
 from carl.views.recipes import pipeline
@@ -32,6 +33,7 @@ Row = tuple[str, str]
 EXTRAS = {  # extra: (the packages it brings, what they are for)
     "weights": (tuple(WEIGHTS_PACKAGES.values()), "encoders trained on ImageNet, such as timm:tf_efficientnet_lite0"),
     "onnx": (ONNX_PACKAGES, "carl export --to onnx"),
+    "hub": (HUB_PACKAGES, "carl export --to hub:USER/NAME"),
     "stream": (("fsspec", "aiohttp"), "shards at an address, such as https:// or s3://"),
     "map": (("umap",), "carl report RUN --map umap"),
     "tensorboard": (("tensorboard",), "--set log.tensorboard=true"),
@@ -123,7 +125,7 @@ def _device() -> str:
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         return f"cuda {torch.version.cuda}: {', '.join(names)}"
-    return "mps" if torch.backends.mps.is_available() else "cpu only"
+    return ", ".join(present_gpus()) or "cpu only"
 
 
 def _cache() -> str:

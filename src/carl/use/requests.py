@@ -45,7 +45,7 @@ class ExportRequest:
     """Write the encoder for another program."""
 
     encoder: str  # a run directory, a weights file, or timm:NAME
-    format: str  # a name in FORMATS
+    format: str  # a name in FORMATS, or hub:USER/NAME
     output: Path | None = None  # in the run's folder `export` if None
     normalise: bool = False  # whether a graph takes images in [0, 1] and normalises them itself
     force: bool = False

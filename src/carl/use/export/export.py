@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,30 +54,42 @@ class Normalised(nn.Module):
 
 def export_encoder(request: ExportRequest) -> Iterator[str]:
     """Write an encoder for another program; yields lines about it."""
-    find_format(request.format)  # an unknown one is refused before the model is loaded
+    publish = find_publisher(request.format)  # an unknown format or address is refused before the model is loaded
     usable = open_encoder(request.encoder, backbone=request.backbone, device="cpu")
     done = export(usable, request.format, request.output, request.normalise, request.force)
     yield f"written: {done.path}"
     yield f"checked: loaded again, features differ by at most {done.difference:.1e}"
     yield f"card: {done.card}"
+    if publish is not None:
+        yield f"uploaded: {publish(done.path)}"
     yield ""
     yield from done.usage.split("\n")
 
 
-def find_format(name: str) -> Format:
+def find_format(given: str) -> tuple[str, Format, str]:
+    """Name, format and address of what the user wrote: `timm`, or `hub:USER/NAME`."""
+    name, colon, address = given.partition(":")
     if name not in FORMATS:
         raise UserError(f"unknown format {name!r}{suggestion(name, FORMATS)}")
-    return FORMATS[name]
+    if colon and FORMATS[name].publisher is None:
+        raise UserError(f"--to {given}: {name} is not uploaded anywhere; write --to {name}")
+    return name, FORMATS[name], address
+
+
+def find_publisher(given: str) -> Callable[[Path], str] | None:
+    """What uploads an export, if the user named a place for it."""
+    _, form, address = find_format(given)
+    return form.publisher(address) if form.publisher is not None and ":" in given else None
 
 
 def export(
-    usable: UsableEncoder, name: str, output: Path | None, normalise: bool = False, force: bool = False
+    usable: UsableEncoder, given: str, output: Path | None, normalise: bool = False, force: bool = False
 ) -> Exported:
-    """Write the encoder in the format `name`, and a card; loaded again, it must give the same features.
+    """Write the encoder in the format that is named, and a card; loaded again, it must give the same features.
 
     With `normalise`, which needs a graph, the export takes images in [0, 1] and normalises them itself.
     """
-    form = find_format(name)
+    name, form, address = find_format(given)
     if normalise and not form.is_graph:
         graphs = " or ".join(known for known, other in FORMATS.items() if other.is_graph)
         raise UserError(f"--normalise adds to a graph, and {name} holds only weights; leave it out, or use {graphs}")
@@ -85,7 +97,7 @@ def export(
     check_target(path, name, force)
     encoder = plain_encoder(usable)
     model = Normalised(encoder, usable.wanted).eval() if normalise else encoder
-    made = Export(model, usable.model, usable.wanted, path, Source(usable.origin, usable.licence))
+    made = Export(model, usable.model, usable.wanted, path, Source(usable.origin, usable.licence), address)
     form.write(made)
     try:
         difference = _largest_difference(made, form, in_unit_range=normalise)
@@ -94,7 +106,8 @@ def export(
         raise
     usage, card = form.usage(made), form.card_file(path)
     features = int(model(made.example).shape[1])
-    files.write_text(card, model_card(usable, name, usage, features, normalise, difference))
+    head = "" if form.card_head is None else form.card_head(made)
+    files.write_text(card, head + model_card(usable, name, usage, features, normalise, difference))
     return Exported(path, card, difference, usage)
 
 

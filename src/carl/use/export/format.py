@@ -25,6 +25,7 @@ class Export:
     wanted: WantedInput
     path: Path
     source: Source
+    address: str = ""  # where it goes after it is written, if the user named a place: USER/NAME of hub:USER/NAME
 
     @property
     def architecture(self) -> str:
@@ -71,6 +72,8 @@ class Format:
     usage: Callable[[Export], str]  # lines of Python that load it and compute the features of `images`
     is_graph: bool = False  # whether it holds operations too, so that normalisation can be one of them
     is_own_folder: Callable[[Path], bool] | None = None  # for a format that is a folder: whether a folder is one of it
+    card_head: Callable[[Export], str] | None = None  # what comes before the model card
+    publisher: Callable[[str], Callable[[Path], str]] | None = None  # checks an address, and returns what uploads to it
 
     def card_file(self, path: Path) -> Path:
         """Where the model card of an export at `path` goes."""

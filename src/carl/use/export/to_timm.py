@@ -45,6 +45,7 @@ def _config(export: Export) -> dict[str, object]:
             "mean": list(wanted.mean),
             "std": list(wanted.std),
             "num_classes": 0,
+            "license": export.source.licence,
         },
     }
 
