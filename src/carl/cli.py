@@ -861,15 +861,25 @@ def data_prepare(
 
 @cli.command()
 @click.option("--speed/--no-speed", default=True, help="Time training steps for a few seconds.  [default: --speed]")
-def doctor(speed: bool) -> None:
+@click.option(
+    "--check", is_flag=True,
+    help="Try every method, precision and way to train on each GPU, or on the CPU if there is none. Takes minutes.",
+)  # fmt: skip
+def doctor(speed: bool, check: bool) -> None:
     """Check this installation: versions, devices, speed, extras.
 
-    Also says what else could be installed, and how.
+    Also says what else could be installed, and how. With --check, the output is a summary to paste into an issue, and
+    the exit code is 1 if a check failed.
     """
+    from carl.training.device_check import FAILED, examine_devices
     from carl.use.doctor import examine
 
-    for name, value in examine(speed):
-        click.echo(f"{name:<13} {value}")
+    failed = False
+    for name, value in examine_devices() if check else examine(speed):
+        click.echo(f"{name:<14} {value}")
+        failed |= value.startswith(FAILED)
+    if failed:
+        raise SystemExit(1)
 
 
 @cli.command()

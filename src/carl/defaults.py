@@ -46,7 +46,7 @@ COMPARED = "robust"  # the preset of `carl compare`: it shares views, head and r
 
 # What may stand for ENCODER, in the help and in errors.
 ENCODERS = "a run directory, a weights file with --backbone, or a pretrained model such as timm:tf_efficientnet_lite0"
-DEVICES = "auto, cpu, cuda, cuda:N or mps"
+DEVICES = "auto, cpu, cuda, cuda:N, mps or xpu"
 RANDOM = "random"  # in place of a run: an encoder with random weights
 SCALES = ("smoke", "cpu", "paper")  # of `carl reproduce`
 PROJECTIONS = {"auto": "t-SNE", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}  # for --map, with their names in pages

@@ -96,8 +96,10 @@ def start(device: torch.device) -> torch.device:
     if launched() == 1:
         return device
     _check_launch()
-    if device.type == "mps":
-        raise UserError(f"an MPS device takes one process, not {launched()}; use train.device=cpu, or no torchrun")
+    if device.type in ("mps", "xpu"):
+        raise UserError(
+            f"an {device.type.upper()} device takes one process, not {launched()}; use train.device=cpu, or no torchrun"
+        )
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
         device = torch.device("cuda", _local_gpu())

@@ -62,9 +62,13 @@ def _use_huge_pages() -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Most memory that this process has had: of the device for CUDA, else resident in RAM; None where unknown."""
+    """Most memory that this process has had: of the device for GPUs, else resident in RAM; None where unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    if device.type == "xpu":
+        return torch.xpu.max_memory_allocated(device)
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()  # at this moment: it has no word for the most
     if Path("/proc/self/status").exists():  # what getrusage says of a child process begins with its parent's memory
         kilobytes = Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()
         return 1024 * int(kilobytes[0]) if kilobytes else None

@@ -10,6 +10,7 @@ from timm.optim.lars import Lars
 from torch import nn
 
 from carl.config import OptimConfig
+from carl.device import GPUS
 
 Schedule = Callable[[float, float, float], float]
 
@@ -106,4 +107,4 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 def _fusible(module: nn.Module) -> bool:
     """torch's fused updates read each parameter once instead of once an operation; all our devices have them."""
-    return all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in module.parameters())
+    return all(p.is_floating_point() and p.device.type in ("cpu", *GPUS) for p in module.parameters())
