@@ -1,9 +1,15 @@
 # Two commands do all the set-up: `make demo` and `make test`.
+ifeq ($(OS),Windows_NT)  # with make and a shell from Git for Windows
+PYTHON ?= python
+FOLDER := Scripts
+else
 PYTHON ?= python3
+FOLDER := bin
+endif
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(FOLDER)
 
-.PHONY: install demo docs test test-slow test-oldest soak check clean
+.PHONY: install demo dist docs test test-slow test-gpu test-oldest soak check clean
 
 install: $(VENV)/.installed
 
@@ -56,6 +62,17 @@ test: check
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
 
+# The devices of this machine: their tests, then a summary to paste into an issue. Without a GPU it is the CPU's.
+test-gpu: $(VENV)/.installed-dev
+	$(BIN)/python -m pytest tests/devices
+	$(BIN)/carl doctor --check
+
+# The wheel and the source archive for PyPI, in dist/.
+dist: $(VENV)/.installed-dev
+	rm -rf dist
+	$(BIN)/python -m build
+	@echo "pip install dist/*.whl installs it anywhere; a tag such as v0.2.0 publishes it (.github/workflows/publish.yml)."
+
 # Over an hour of kills and damaged files; the figures go to results/reliability.md. atheris is not for every system.
 soak: $(VENV)/.installed-dev
 	-$(BIN)/python -m pip install --quiet 'atheris>=3.0'
@@ -66,4 +83,4 @@ test-oldest:
 	sh tests/oldest.sh $(PYTHON)
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) dist site .mypy_cache .pytest_cache .ruff_cache

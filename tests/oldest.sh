@@ -25,6 +25,6 @@ fi
 .venv-oldest/bin/python -m pytest -W default -k "not tensorboard" tests/test_config.py tests/test_optim.py \
     tests/data/test_pickles.py tests/data/test_parquet.py tests/data/test_decode.py tests/data/test_arrays.py \
     tests/training/test_run.py tests/use/test_embed.py tests/reliability/test_versions.py \
-    tests/evaluation/test_cluster.py tests/evaluation/test_knn.py tests/evaluation/test_logistic.py \
-    tests/reporting/test_exhibits.py tests/reporting/test_report.py tests/reproduction/test_tables.py \
+    tests/evaluation/test_clusters.py tests/evaluation/test_neighbours.py tests/evaluation/test_logistic.py \
+    tests/reporting/test_curves.py tests/reporting/test_report.py tests/reproduction/test_tables.py \
     tests/reliability/test_hostile_weights.py tests/test_files.py

@@ -94,6 +94,16 @@ def check_command(words: list[str], block: Block) -> None:
             assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
         case ["pip", "install", *requirements]:
             check_extras(requirements)
+        case ["pipx", "install", *requirements]:
+            check_extras(requirements)
+        case ["uvx", "--from", requirement, "carl", *arguments]:
+            check_extras([requirement])
+            check_carl(arguments)
+        case ["docker", "build", *options]:
+            arguments = re.findall(r"^ARG (\w+)=", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
+            assert {word.partition("=")[0] for word in options if "=" in word} <= set(arguments)
+        case ["docker", "run", "--rm", "-v", "$PWD:/data", "carl", *arguments]:
+            check_carl(arguments)
         case [".", ".venv/bin/activate"]:
             pass
         case ["python", "-m", "pytest", path, *_]:
@@ -157,6 +167,7 @@ def test_a_wrong_flag_or_key_or_program_is_noticed():
         "carl pretrain photos/ --set train.epoch=3", "carl pretrain photos/ --set views.bluur=0.3",
         "carl pretrain photos/ --set method.predictor_dim=3",
         "carl compare shapes --methods carl,simclear", "make dmo", "pip install 'carl-ssl[onxx]'", "curl address",
+        "docker build --build-arg DEVISE=cuda .",
         "torchrun --nproc-per-node 2 -m carl pretrain photos/", "python -m benchmarks.nothing",
     ):  # fmt: skip
         words = next(documents.commands(Block("a page", 1, "sh", line, None)))
@@ -236,7 +247,7 @@ def shortened(arguments: list[str]) -> list[str] | None:
         case ["embed" | "export" | "group", *_]:
             return [*named(arguments), "--force"]
         case ["doctor", *_]:
-            return [*arguments, "--no-speed"]
+            return [word for word in arguments if word != "--check"] + ["--no-speed"]  # tests/devices checks
         case _:
             return named(arguments)
 
@@ -279,8 +290,9 @@ def without(words: list[str], options: tuple[str, ...]) -> list[str]:
 
 
 def named(arguments: list[str]) -> list[str]:
-    """Data sets by name become small files of that name."""
-    return [f"{word}.npz" if word in ("shapes", "cifar10", "cifar100") else word for word in arguments]
+    """Data sets by name become small files of that name, and nothing is uploaded."""
+    kept = [word.partition(":")[0] if word.startswith("hub:") else word for word in arguments]
+    return [f"{word}.npz" if word in ("shapes", "cifar10", "cifar100") else word for word in kept]
 
 
 @pytest.fixture
@@ -330,10 +342,10 @@ def test_the_commands_of_a_page_run(name: str, here: Path, carl: Run, seen: set[
 
 
 def test_every_command_of_the_readme_runs_above():
-    """Those of make aside: `make demo` runs below, and `make test` is what runs this."""
+    """Those of make and pip aside: `make demo` runs below, and `make test` is what runs this."""
     shell = [b for b in documents.blocks(page_named("README.md")) if b.language == "sh"]
     commands = [words for block in shell for words in documents.commands(block)]
-    assert {words[0] for words in commands} <= {"carl", "make", "."}
+    assert {words[0] for words in commands} <= {"carl", "make", "pip", "."}
     assert [words for words in commands if words[0] == "carl" and shortened(words[1:]) is None] == []
 
 

@@ -1,0 +1,20 @@
+# docker build -t carl .                                  for CPUs
+# docker build -t carl --build-arg DEVICE=cuda .          for NVIDIA GPUs (run with --gpus all); torch brings its CUDA along
+# docker run --rm -v "$PWD:/data" carl report timm:tf_efficientnet_lite0 photos/ -o look.html
+ARG PYTHON=3.12
+FROM python:${PYTHON}-slim
+ARG DEVICE=cpu
+ENV PIP_NO_CACHE_DIR=1 CARL_CACHE=/data/.carl-cache MPLCONFIGDIR=/tmp/matplotlib
+WORKDIR /source
+# torch first: it is large, and this layer stays the same while the source changes. The newest releases are wanted.
+# hadolint ignore=DL3013
+RUN if [ "$DEVICE" = cpu ]; then pip install torch torchvision --index-url https://download.pytorch.org/whl/cpu; \
+    else pip install torch torchvision; fi
+COPY pyproject.toml README.md LICENSE ./
+COPY src src
+# hadolint ignore=DL3013
+RUN pip install '.[weights]' && carl --version
+WORKDIR /data
+USER 1000
+ENTRYPOINT ["carl"]
+CMD ["--help"]
