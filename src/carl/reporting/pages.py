@@ -18,6 +18,7 @@ from markupsafe import Markup
 from carl import files
 from carl.defaults import PROJECTIONS
 from carl.errors import UserError, suggestion
+from carl.evaluation.results import RANDOM_WEIGHTS, START
 from carl.records.gallery import Gallery, check_gallery
 from carl.records.given_names import GivenNames, read_names
 from carl.records.run_directory import RunDirectory
@@ -73,7 +74,7 @@ def run_page(run: Path, projection: str = "auto", names: Path | None = None, liv
     """The page of a run. A `live` one has a version, is served while the run trains, and asks its server for news."""
     (found,) = read_runs([run])
     gallery = found.gallery
-    command = found.environment["command"]
+    command, from_random_weights = found.environment["command"], found.value("model", "init") is None
     data = _page_data(charts([found]), [found.name])
     if gallery:
         _add_images(data, [gallery], [gallery_data(gallery, projection)], _folder_of(found))
@@ -85,6 +86,8 @@ def run_page(run: Path, projection: str = "auto", names: Path | None = None, liv
         run=found,
         gallery=gallery,
         method=str(found.value("method", "name", "of this run")),
+        before=RANDOM_WEIGHTS if from_random_weights else START,
+        from_random_weights=from_random_weights,
         title=found.name,
         verdict=judge(found, training=bool(live)),
         tiles=tiles(found),

@@ -2,7 +2,8 @@
 
 const hasBefore = () => Boolean(galleries[0].before);  // neighbours by what the run is compared with: its start, or random weights
 const beforeName = () => galleries[0].before_name;
-const likeBefore = () => (beforeName() === "random weights" ? "with random weights" : `to ${beforeName()}`);
+const beforeIsRandom = () => galleries[0].before_is_random;
+const likeBefore = () => (beforeIsRandom() ? "with random weights" : `to ${beforeName()}`);
 const neighboursOf = (gallery, i, which = "neighbours") => (i < images.count ? (gallery[which] ?? galleries[0][which] ?? []).slice(i * gallery.near, (i + 1) * gallery.near) : []);
 const groupOf = (gallery, number) => gallery.groups?.shown.find((group) => group.number === number);  // of very many only the largest
 const membersOf = (gallery, number) => groupOf(gallery, number)?.members ?? gallery.group.flatMap((other, i) => (other === number ? [i] : []));

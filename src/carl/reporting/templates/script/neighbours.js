@@ -16,7 +16,7 @@ function queryRow(i) {
 function drawNeighbours() {
   const lead = find("neighbours-lead"), host = find("queries");
   const same = galleries.map((gallery) => gallery.same_label), near = galleries[0].near;
-  let text = `Each row shows an image and the ${near} images that ${galleries.length > 1 ? "each encoder finds" : "the encoder finds"} most like it${!hasBefore() ? "" : beforeName() === "random weights" ? ", beside those that the same encoder finds with random weights" : `, beside those that ${beforeName()} finds`}.`;
+  let text = `Each row shows an image and the ${near} images that ${galleries.length > 1 ? "each encoder finds" : "the encoder finds"} most like it${!hasBefore() ? "" : beforeIsRandom() ? ", beside those that the same encoder finds with random weights" : `, beside those that ${beforeName()} finds`}.`;
   if (same[0]) {
     const parts = same.map((s, place) => `${percent(s.trained)}${galleries.length > 1 ? ` (${data.runs[place]})` : ""}`);
     text += ` A green frame means the same label. Over all images, ${parts.join(", ")} of the neighbours have it, against ${[same[0].start === undefined ? "" : `${percent(same[0].start)} with ${beforeName()}, `, same[0].random === undefined ? "" : `${percent(same[0].random)} with random weights and `].join("")}${percent(same[0].chance)} by chance.`;
