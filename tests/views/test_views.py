@@ -1,4 +1,4 @@
-"""Views: how parameters are distributed, that they are pure, and that both ways of making them agree with torchvision."""
+"""Views: how parameters are distributed, that they are pure, and that both ways to make them agree with torchvision."""
 
 from __future__ import annotations
 
