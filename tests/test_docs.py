@@ -441,12 +441,11 @@ def test_the_page_of_quality_has_every_check_with_its_rule():
 
 
 def test_the_comparison_of_methods_is_the_one_that_is_kept():
-    """None is shown if the one that is kept was made before all methods had equal conditions."""
     found = json.loads((ROOT / "results" / "compare-shapes.json").read_text(encoding="utf-8"))
     for page in documents.COMPARED:
         shown = documents.COMPARISON.search(page.read_text(encoding="utf-8"))
         assert shown is not None
-        assert shown[0] == (documents.comparison_of_methods(found) if "shared" in found else ""), STALE
+        assert shown[0] == documents.comparison_of_methods(found), STALE
 
 
 def test_the_page_of_methods_has_every_method():

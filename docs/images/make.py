@@ -106,7 +106,7 @@ def select_on_map(page: Page, x: float, y: float) -> None:
 
 
 def photograph_comparison(running: Browser, file: Path, into: Path) -> list[Path]:
-    return [photograph_first_screen(running, file, into / "comparison-glance.png", "light", WIDTH, 700)]
+    return [photograph_first_screen(running, file, into / "comparison-level.png", "light", WIDTH, 700)]
 
 
 def photograph_first_screen(
