@@ -197,10 +197,11 @@ def test_robust_gives_every_method_the_same_views_head_stem_budget_and_rate(name
 def test_the_head_of_every_method_has_batch_norm_in_robust_and_none_where_it_is_turned_off(name: str):
     config = planned(name, facts(), "robust")
     norms = [m for m in METHODS[name](config, facts()).head.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert bool(norms) == (name != "supervised")  # which has no projection
+    has_projection = not METHODS[name].needs_labels  # a classifier has none
+    assert bool(norms) == has_projection
     without = config.model_copy(update={"model": config.model.model_copy(update={"head_batch_norm": False})})
     fewer = [m for m in METHODS[name](without, facts()).head.modules() if isinstance(m, nn.BatchNorm1d)]
-    assert len(fewer) < len(norms) or name == "supervised"
+    assert len(fewer) < len(norms) or not has_projection
 
 
 def test_robust_carl_has_the_values_it_had_before_it_was_shared():
