@@ -26,6 +26,15 @@ def test_a_line_has_epoch_loss_quality_speed_and_time_left_within_eighty_columns
     assert len(line) <= 80
 
 
+def test_what_a_figure_means_is_said_once_and_not_in_the_display(capsys: pytest.CaptureFixture[str]):
+    console = Console()
+    console.show_start(Probed(0, "RankMe 63", "", "more is better"))
+    console.show_epoch(MOMENT)
+    start, epoch = capsys.readouterr().out.splitlines()
+    assert start == "before training: RankMe 63 (more is better)"
+    assert "RankMe 63 (epoch 0)" in epoch
+
+
 def test_details_show_training_and_probe_in_lines_of_their_own(capsys: pytest.CaptureFixture[str]):
     console = Console(details=True)
     console.show_probe(Probed(17, PROBED.quality, PROBED.details))
@@ -90,7 +99,9 @@ def test_the_clock_runs_before_the_first_step_ends_and_between_steps(monkeypatch
 def test_quality_is_accuracy_where_there_are_labels_and_otherwise_the_verdict():
     assert ProbeResult(None, 5.0, 0.3, 22.5, []).quality == "kNN probe 22.5%"
     assert ProbeResult(None, 5.0, 0.3, None, []).quality == "probe healthy, RankMe 5"
-    assert ProbeResult(None, 5.0, 0.3, None, []).start.startswith("RankMe 5 (how many")
+    assert ProbeResult(None, 5.0, 0.3, None, []).start == "RankMe 5"
+    assert ProbeResult(None, 5.0, 0.3, None, []).start_explained.startswith("how many directions")
+    assert ProbeResult(None, 5.0, 0.3, 22.5, []).start_explained == ""
     assert ProbeResult(None, 5.0, 0.3, 22.5, []).details.startswith("kNN (online) 22.5%")
 
 

@@ -41,6 +41,7 @@ class Probed:
     epoch: int
     quality: str  # a few words: its main figure
     details: str  # the others
+    explained: str = ""  # what the main figure means, to be said once
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ class Console:
     def show_start(self, probed: Probed) -> None:
         """The quality before training: a line that stays."""
         self._probed = probed
-        self.say(f"before training: {probed.quality}")
+        self.say(f"before training: {probed.quality}" + (f" ({probed.explained})" if probed.explained else ""))
         if self._details:
             self.say(f"  probe: {probed.details}")
 

@@ -81,9 +81,12 @@ class ProbeResult:
     @property
     def start(self) -> str:
         """The main figure of an untrained model, which there is no verdict on."""
-        if self.knn is not None or self.stability is not None:
-            return self.quality
-        return f"RankMe {self.rank:.0f} (how many directions the features use; more is better)"
+        return f"RankMe {self.rank:.0f}" if self.knn is None and self.stability is None else self.quality
+
+    @property
+    def start_explained(self) -> str:
+        """What the main figure of an untrained model means, where its name does not say it."""
+        return "" if self.start == self.quality else "how many directions the features use; more is better"
 
     @property
     def details(self) -> str:
@@ -217,7 +220,7 @@ class Probing:
         self.console.show_doing("measuring the encoder before training")
         result = self.probe.run(method, epochs_done=0, steps_done=0)
         self.journal.write("probe", 0, 0, **result.record(judged=False))
-        self.console.show_start(Probed(0, result.start, result.details))
+        self.console.show_start(Probed(0, result.start, result.details, result.start_explained))
         self.console.show_doing("preparing the first epoch")
         for finding in worth_saying(result):
             self.console.say(f"note: {finding.sentence()}", style="yellow")
