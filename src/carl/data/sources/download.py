@@ -1,4 +1,7 @@
-"""Official archives: downloaded and checked, and unpacked without trusting the names in them."""
+"""Official archives: downloaded and checked, and unpacked without trusting the names in them.
+
+Our own, because torchvision writes a download under its final name before it is complete.
+"""
 
 from __future__ import annotations
 

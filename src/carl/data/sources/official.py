@@ -2,6 +2,7 @@
 
 Each can be opened by its name, and is then downloaded if that is allowed, or by the folder of its files. Folders that
 torchvision unpacked there are used as they are. Addresses and checksums are torchvision's, except for Tiny-ImageNet.
+The readers are our own, because torchvision unpickles CIFAR as it is, and pickles can run anything.
 """
 
 from __future__ import annotations
