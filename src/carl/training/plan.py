@@ -18,7 +18,7 @@ from carl.data.facts import DataFacts
 from carl.defaults import METHOD, PROBES
 from carl.device import pick_device
 from carl.errors import UserError
-from carl.methods import find_method
+from carl.methods import METHODS, find_method
 from carl.methods.run_config import read_config, with_absolute_paths
 from carl.methods.training_data import load_data_for
 from carl.models.pretrained import PretrainedWeights
@@ -286,9 +286,10 @@ def checked_views(config: Config, dataset: Dataset) -> Views:
         )
     asked = config.views.count is not None or config.views.small_count is not None
     if asked and method.most_views is not None and made > method.most_views:
+        others = " or ".join(name for name, other in METHODS.items() if other.most_views is None)
         raise UserError(
             f"{made} views of an image are asked for (views.count, views.small_count), and {config.method.name} "
-            f"compares {method.most_views}; ask for {method.most_views}, or use carl, swav or vicreg"
+            f"compares {method.most_views}; ask for {method.most_views}, or use {others}"
         )
     return views
 
