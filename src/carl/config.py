@@ -124,7 +124,7 @@ class ViewsConfig(Section):
         ge=1,
         le=64,
         description="Large views per image. Unset: as many as the pipeline has, usually two. More than two need a "
-        "method that compares them: carl, swav or vicreg.",
+        "method that compares them; the others refuse.",
     )
     small_count: int | None = Field(
         None,
