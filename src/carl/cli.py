@@ -381,7 +381,7 @@ def report(
         backbone=backbone,
         force=force,
     )
-    write_or_watch(request, lambda line: _echo_lines([line]))
+    write_or_watch(request, _lasting_echo() if watching else lambda line: _echo_lines([line]))
 
 
 @cli.command(epilog=ENCODER_AND_IMAGES)
@@ -915,8 +915,9 @@ def _lasting_echo() -> Callable[[str], None]:
     """Prints lines, and drops them once no one can read them: the work goes on."""
     output = LastingOutput(sys.stdout)
 
-    def echo(line: str) -> None:
-        print(line, file=output, flush=True)
+    def echo(text: str) -> None:
+        for line in text.split("\n"):
+            print(printable(line), file=output, flush=True)
 
     return echo
 

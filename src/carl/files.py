@@ -44,7 +44,7 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         return
     name = None
     try:
-        target = _end_of_links(path)
+        target = end_of_links(path)
         target.parent.mkdir(parents=True, exist_ok=True)
         # The name is cut, because the whole with its additions could be longer than a disk allows.
         descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:32]}.", suffix=PARTIAL, dir=target.parent)
@@ -62,7 +62,8 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         raise
 
 
-def _end_of_links(path: Path) -> Path:
+def end_of_links(path: Path) -> Path:
+    """Where a link leads, over others if need be, whether anything is there or not; `path` if it is no link."""
     if not path.is_symlink():
         return path
     target = Path(os.path.realpath(path))

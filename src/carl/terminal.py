@@ -11,6 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from carl.durations import in_words
+from carl.errors import printable
 
 
 def show_progress(what: str, done: int, total: int) -> None:
@@ -20,7 +21,7 @@ def show_progress(what: str, done: int, total: int) -> None:
     """
     if _on_terminal() and _is_first():
         known = f" of {total}" if total else ""
-        _write(f"\r{what}: {done}{known} " + ("\n" if done == total else ""))
+        _write(f"\r{printable(what)}: {done}{known} " + ("\n" if done == total else ""))
 
 
 class TimedProgress:
@@ -86,13 +87,13 @@ def show_line(text: str) -> None:
     """Show `text`, cut to the width of the terminal, over the line shown before; nothing without a terminal."""
     if _on_terminal():
         width = shutil.get_terminal_size().columns - 1
-        _write(f"\r{text[:width].ljust(width)}" + ("" if text else "\r"))
+        _write(f"\r{printable(text)[:width].ljust(width)}" + ("" if text else "\r"))
 
 
 def warn(text: str) -> None:
     """Write one line to standard error; among the processes that torchrun starts, only the first does."""
     if _is_first():
-        _write(f"carl: {text}\n")
+        _write(f"carl: {printable(text)}\n")
 
 
 def reserve_standard_streams() -> None:

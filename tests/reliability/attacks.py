@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -32,6 +33,7 @@ from tests.weights import assert_same_weights
 SECONDS = 240.0  # for one command on a busy machine; what takes longer hangs
 MEMORY = 3 * 2**30  # bytes of one process; a command on 40 tiny images takes 0.6 GB
 TRAIN = [*SMALL, "--set", "probe.every=0", "--set", "log.report=false"]
+COMMANDS = ("pretrain", "eval", "report", "embed", "search", "curate", "group", "look", "export", "info")
 STRANGER = 12345  # a user id that has no name, as in `docker run --user 12345`
 
 
@@ -69,6 +71,11 @@ class Ground:
         return self.root / "small.npz"
 
     @property
+    def many(self) -> Path:
+        """Embeddings in several files."""
+        return self.root / "many"
+
+    @property
     def run(self) -> Path:
         return self.root / "run"
 
@@ -82,6 +89,8 @@ class Ground:
             "embed": ["embed", str(self.run), photos],
             "search": ["search", str(self.run), photos, query, "-k", "3"],
             "curate": ["curate", str(self.run), photos, "--keep", "5"],
+            "group": ["group", str(self.run), photos, "--groups", "3"],
+            "look": ["report", str(self.run), photos, "--map", "pca"],  # a report of images
             "export": ["export", str(self.run), "--to", "safetensors"],
             "info": ["data", "info", photos],
         }[name]
@@ -131,9 +140,11 @@ def prepare(root: Path) -> Ground:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(images[first + number]).save(path)
     done = ground.call(root, [*ground.command("pretrain"), "--out", ground.run])
+    if done.code == 0:
+        done = ground.call(root, [*ground.command("embed"), "-o", ground.many, "--rows-per-file", "20"])
     if done.code != 0:
         raise RuntimeError(done.error)
-    for name in ("search", "curate"):
+    for name in ("search", "curate", "group"):
         ground.expected[name] = answer(ground.call(root, ground.command(name)).output)
     return ground
 
@@ -156,8 +167,8 @@ def wrong(said: Said, *codes: int, heard: bool = True) -> list[str]:
 
 def two_writers(ground: Ground, folder: Path, draw: random.Random) -> list[str]:
     """Two or three processes at one output, of which one may be killed; then one more, whose result must be right."""
-    name = draw.choice(["embed", "embed", "search", "curate", "pretrain", "report"])
-    output = {"embed": draw.choice(["e.parquet", "e.npy", "e.csv"]), "pretrain": "run"}.get(name, f"{name}.out")
+    name = draw.choice(["embed", "embed", "search", "curate", "group", "look", "pretrain", "report"])
+    output = draw.choice(["e.parquet", "e.npy", "e.csv", "e"]) if name == "embed" else f"{name}.csv"
     option = "--out" if name == "pretrain" else "-o"
     extra = ["--resume", "auto"] if name == "pretrain" else ["--force"]
     sources = [ground.photos, ground.others if name == "embed" and draw.random() < 0.5 else ground.photos]
@@ -188,8 +199,9 @@ def two_writers(ground: Ground, folder: Path, draw: random.Random) -> list[str]:
 
 
 def answer(output: str) -> list[str]:
-    """What a command found, without the lines that name the files it wrote, such as `sheet: search.html`."""
-    return [line for line in output.splitlines() if not line.startswith(("sheet: ", "list: ", "pictures: "))]
+    """What a command found, without the lines that name the files it wrote or how long it took."""
+    own = ("sheet: ", "list: ", "pictures: ", "table: ")
+    return [re.sub(", found in .*", "", line) for line in output.splitlines() if not line.startswith(own)]
 
 
 MODULES = (
@@ -218,7 +230,7 @@ def hostile_folder(ground: Ground, folder: Path, draw: random.Random) -> list[st
         path.write_text(code)
     (folder / "matplotlibrc").write_text("backend: module://hostile\n")
     shutil.copytree(ground.photos, folder / "images")
-    name = draw.choice(["pretrain", "eval", "report", "embed", "search", "curate", "export", "info", "compare"])
+    name = draw.choice([*COMMANDS, "compare"])
     places = {"pretrain": ["--out", "made"], "eval": ["--out", "made"], "info": []}
     if name == "compare":
         values = ["--set", "model.backbone=test_resnet", "--set", "train.batch_size=32"]
@@ -269,6 +281,10 @@ INPUTS: dict[str, list[str]] = {
     "weights.pt": ["eval", "weights.pt", "--data", "{data}", "--backbone", "test_resnet", "--out", "made"],
     "query.png": ["search", "{run}", "{photos}", "query.png", "-o", "made.html"],
     "e.parquet": ["search", "{run}", "e.parquet", "{photos}/a/000.png", "-o", "made.html"],
+    "many/00001.parquet": ["group", "{run}", "many/{{00000..00001}}.parquet", "-o", "made.csv"],
+    "names.json": ["group", "{run}", "{photos}", "--names", "names.json", "-o", "made.csv"],
+    "list.csv": ["links", "list.csv", "made"],
+    "timm.pth": ["embed", "timm:test_resnet@timm.pth", "{photos}", "-o", "made.npy"],
     "run/config.toml": ["embed", "{run}", "{photos}", "-o", "e.npy"],
     "run/data.json": ["embed", "{run}", "{photos}", "-o", "e.npy"],
     "run/encoder.safetensors": ["embed", "{run}", "{photos}", "-o", "e.npy"],
@@ -288,6 +304,8 @@ def special_inputs(ground: Ground, folder: Path, draw: random.Random) -> list[st
     shutil.copytree(ground.photos, folder / "images")
     for name in ("good.npy", "good-train.npy"):
         np.save(folder / name, np.zeros((4, 8, 8, 3), np.uint8))
+    if place.startswith("many/"):
+        shutil.copytree(ground.many, folder / "many")
     path = folder / place
     path.parent.mkdir(exist_ok=True)
     if path.exists():
@@ -306,6 +324,8 @@ OUTPUTS: dict[str, tuple[str, ...]] = {  # what comes before the output, after t
     "report": ("-o",),
     "search": ("-o",),
     "curate": ("-o",),
+    "group": ("-o",),
+    "look": ("-o",),
     "info": ("--sheet",),
     "embed": ("-o",),
     "export": ("-o",),
@@ -319,9 +339,8 @@ def special_outputs(ground: Ground, folder: Path, draw: random.Random) -> list[s
     name = draw.choice(list(OUTPUTS))
     kinds = {**SPECIAL, "file": lambda path: path.write_text("precious"), "link to a file": _link_to_file}
     kind = draw.choice(list(kinds))
-    path = folder / (
-        draw.choice(["e.parquet", "e.npy", "e.csv"]) if name == "embed" else draw.choice(["made", "x.csv"])
-    )
+    names = {"embed": ["e.parquet", "e.npy", "e.csv", "e"], "group": ["x.parquet", "x.csv"]}
+    path = folder / draw.choice(names.get(name, ["made", "x.csv"]))
     kinds[kind](path)
     before, force = _kind(path), [] if name == "pretrain" or draw.random() < 0.7 else ["--force"]
     if name == "eval":
@@ -345,7 +364,7 @@ def _link_to_file(path: Path) -> None:
 
 def lost_output(ground: Ground, folder: Path, draw: random.Random) -> list[str]:
     """Standard output and error that end, are full or closed, and signals: training ends with the same bits."""
-    name = draw.choice(["pretrain", "pretrain", "pretrain", "embed", "search", "curate", "eval", "info", "report"])
+    name = draw.choice(["pretrain"] * 3 + [name for name in COMMANDS if name not in ("pretrain", "export")])
     way = draw.choice(["reader goes", "full disk", "closed", *(["signal"] if name == "pretrain" else [])])
     places = {"pretrain": ["--out", "made", "--resume", "auto"], "eval": ["--out", "made"], "info": []}
     words = [*ground.command(name), *places.get(name, ["-o", "made.csv"])]
@@ -387,7 +406,7 @@ def replace_program(ground: Ground, program: list[str]) -> Ground:
 
 def no_home(ground: Ground, folder: Path, draw: random.Random) -> list[str]:
     """No home, one that does not exist or one that is a file; and, where this process may, a user without a name."""
-    name = draw.choice(["pretrain", "eval", "report", "embed", "search", "curate", "export", "info"])
+    name = draw.choice(COMMANDS)
     home = draw.choice([None, "/nonexistent/home", str(ground.data), "/proc/1", ""])
     environment = {key: value for key, value in ground.environment(folder).items() if key not in ("CARL_CACHE", "HOME")}
     environment = {key: value for key, value in environment.items() if not key.startswith("XDG_")}
@@ -400,7 +419,7 @@ def no_home(ground: Ground, folder: Path, draw: random.Random) -> list[str]:
         here = replace_program(ground, [*stranger, *ground.program])
         ground.commands += 1
     said = here.call(folder, words, env=environment)
-    needs_cache = name in ("search", "curate")
+    needs_cache = name in ("search", "curate", "group", "look")
     found = wrong(said, 2 if needs_cache else 0)
     if needs_cache and "CARL_CACHE" not in said.error:
         found.append(f"it does not name CARL_CACHE: {said.error[-200:]}")
@@ -457,7 +476,7 @@ def _other_rows(output: Path, sources: Sequence[Path]) -> list[str]:
 
     import pyarrow.parquet as pq
 
-    if output.suffix == ".parquet":
+    if output.suffix == ".parquet" or output.is_dir():
         names = pq.read_table(output).column("path").to_pylist()
     else:
         table = output.with_name(f"{output.stem}.rows.csv") if output.suffix == ".npy" else output

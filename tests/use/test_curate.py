@@ -242,7 +242,7 @@ def test_prototypes_that_are_no_numbers_are_refused(carl: Run, run: Path, folder
     pq.write_table(table.set_column(place, "prototype", pa.array(["a"] * 96)), tmp_path / "e.parquet")
     done = carl("curate", run, "e.parquet", "--keep", "3")
     assert done.returncode == 2
-    assert "prototypes that are not numbers" in done.stderr
+    assert "its column prototype is string, not int32" in done.stderr
 
 
 def test_fewer_images_than_prototypes_still_cover_all_kinds():

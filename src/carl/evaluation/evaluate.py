@@ -14,7 +14,7 @@ from torch import nn
 from carl import distributed, files
 from carl.data.facts import DataFacts
 from carl.device import hardware
-from carl.errors import UserError
+from carl.errors import UserError, printable
 from carl.evaluation.evaluation_data import count_shared
 from carl.evaluation.intervals import Judged, difference, interval, packed
 from carl.evaluation.prepare import Evaluation, prepare
@@ -50,7 +50,7 @@ def evaluate_and_show(request: EvaluationRequest) -> None:
 def _show(result: Result) -> None:
     if distributed.is_main():
         for line in table(result):
-            print(line, flush=True)
+            print(printable(line), flush=True)
 
 
 def evaluate(request: EvaluationRequest) -> Result:

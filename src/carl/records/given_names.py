@@ -105,6 +105,8 @@ def _number(key: str) -> int:
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not value.strip() or len(value) > LONGEST_NAME:
         raise ValueError(f"{str(value)[:40]!r} is not a name of 1 to {LONGEST_NAME} letters")
+    if any("\ud800" <= sign <= "\udfff" for sign in value):  # JSON can write half a letter, and no table can
+        raise ValueError(f"{value!r} is not text")
     return value.strip()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from carl.errors import UserError
+from carl.records.given_names import read_names
 from carl.records.run_directory import RunDirectory
 from carl.reporting.images_report import report_images
 from carl.reporting.pages import write_comparison, write_report
@@ -32,6 +33,8 @@ class ReportRequest:
 def report(request: ReportRequest, say: Callable[[str], None]) -> None:
     """Write the page of a run, of several runs or of images, or show that of a run while it trains."""
     runs = [Path(one) for one in request.what]
+    if request.names is not None:
+        read_names(request.names)  # so that a wrong file is refused before the long work
     if request.watching:
         if len(runs) > 1 or request.output is not None:
             raise UserError("--watch shows one run and writes no file; give one RUN and leave out -o")

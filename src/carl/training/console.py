@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from carl import durations
+from carl.errors import printable
 from carl.lasting_output import LastingOutput
 
 LONG_EPOCH = 600.0  # seconds after which a line is printed within an epoch too, where there is no live display
@@ -81,8 +82,10 @@ class Console:
         return self._rich.is_terminal and not self._rich.quiet
 
     def say(self, text: str, style: str = "") -> None:
-        """A line that stays."""
-        self._rich.print(escape(text), style=style, soft_wrap=not self.interactive)  # words stay whole on a terminal
+        """A line that stays. Names in it may hold any characters, and reach the terminal as text."""
+        self._rich.print(
+            escape(printable(text)), style=style, soft_wrap=not self.interactive
+        )  # words stay whole on a terminal
 
     @contextmanager
     def live(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ from carl.safe_pages import page_mark
 from carl.terminal import TimedProgress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile
-from carl.use.links import check_new_folder, link_or_copy
+from carl.use.links import check_new_folder, link_or_copy, new_folder
 from carl.use.requests import CurateRequest
 from carl.use.thumbnails import pages, pictures_of
 
@@ -69,9 +69,12 @@ class Selection:
 
 def curate_images(request: CurateRequest) -> Iterator[str]:
     """Choose a subset, write its list and a sheet of pictures; yields lines about it."""
-    is_table, sheet = request.output.suffix.lower() == ".csv", sheet_of(request.output)
+    is_table = request.output.suffix.lower() == ".csv"
     files.check_replaceable(request.output, request.force, TABLE_HEADER.encode() if is_table else None)
+    sheet = sheet_of(request.output)
     files.check_replaceable(sheet, request.force, MARK.encode())
+    if request.links is not None:
+        check_new_folder(request.links)
     encoder = load_for_all_processes(request.encoder, request.backbone)
     index = embeddings_for(encoder, request.images, request.split, TimedProgress())
     if not only_main_goes_on():
@@ -84,7 +87,9 @@ def curate_images(request: CurateRequest) -> Iterator[str]:
         f"{chosen.count(REDUNDANT)} not needed"
     )
     if request.links is not None:
-        yield f"links: {link_images(index, chosen.kept, request.links)} in {request.links}"
+        with new_folder(request.links) as made:
+            count = link_images(index, chosen.kept, made)
+        yield f"links: {count} in {request.links}"
     write_list(index, chosen, request.output)
     yield f"list: {request.output}"
     try:
@@ -103,10 +108,6 @@ def sheet_of(output: Path) -> Path:
 def select_rows(index: EmbeddingFile, request: CurateRequest) -> Selection:
     """`select` for the rows of a file of embeddings."""
     prototypes = np.array(index.column("prototype")) if "prototype" in index.columns else None
-    if prototypes is not None and prototypes.dtype.kind not in "iu":
-        raise UserError(
-            f"{index.path} has prototypes that are not numbers; make the file again with carl embed --force"
-        )
     return select(
         index.embeddings(),
         request.keep,
@@ -303,12 +304,11 @@ def _quoted(text: str) -> str:
 def link_images(
     index: EmbeddingFile, rows: Sequence[int] | np.ndarray, folder: Path, under: Sequence[str] | None = None
 ) -> int:
-    """Links to the images at `rows` in a new folder, in the same sub-folders; returns how many.
+    """Links to the images at `rows` in an empty folder, in the same sub-folders; returns how many.
 
     `under` names a folder for each row, in which its sub-folders begin. Where a file system has no links, the files
     are copied. Nothing is written outside the folder, and nothing is replaced.
     """
-    check_new_folder(folder)
     names = index.names()
     paths = {row: path for row in range(len(names)) if (path := index.file_of(names[row])) is not None}
     missing = next((names[row] for row in rows if row not in paths or not paths[row].is_file()), None)

@@ -182,6 +182,8 @@ def _is_folder(output: Path) -> bool:
 
 
 def _check_options(output: Path, options: EmbedOptions) -> None:
+    if output.name in ("", ".."):
+        raise UserError(f"-o {output} has no name of its own; give a name, for example embeddings.parquet")
     folder = _is_folder(output)
     if not folder and output.suffix.lower() not in WRITERS:
         raise UserError(
@@ -391,11 +393,17 @@ def list_bad(output: Path, bad: Sequence[BadFile]) -> Path | None:
     """Write OUTPUT.bad-files.txt, one line per file; one left over from an earlier call is removed."""
     path = bad_list_of(output)
     if not bad:
-        path.unlink(missing_ok=True)
+        remove_list(path)
         return None
     lines = (f"{one_line(one.name)}\t{one_line(one.reason)}\n" for one in bad)
     files.write_text(path, "".join(lines))
     return path
+
+
+def remove_list(path: Path) -> None:
+    """Remove a list of bad files that is out of date; what is not a file is not ours."""
+    if path.is_file():
+        path.unlink(missing_ok=True)
 
 
 def embeddings_for(encoder: UsableEncoder, images: str, split: str | None, progress: Progress) -> EmbeddingFile:

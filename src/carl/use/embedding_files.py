@@ -21,16 +21,22 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter
 
 from carl import files
+from carl.data.sources.parquet import rows_at_once
 from carl.data.sources.shards import expand
 from carl.defaults import EMBEDDING_DTYPES
 from carl.errors import UserError
+from carl.quality import measures
 from carl.user_paths import expanded
 
 VERSION = 1  # of the format: what a file says about itself, and its rows
 _ABOUT = b"carl"  # key of the metadata
 MEASURED = {"float32": pa.float32(), "int32": pa.int32(), "text": pa.string()}  # types of quality measures
+LONGEST_TEXT = 65_536  # letters of an image's name, or of another text of a row: systems allow 4,096
+ALWAYS_READ = 2**28  # bytes of embeddings, however small their file is
+MOST_PACKED = 16  # times the length of a larger file: carl packs none, and other writers save a half, or zeros
 LARGEST = 1e15  # of a feature: squares of such numbers can still be added up in float32
 DTYPES = dict(zip(EMBEDDING_DTYPES, (pa.float32(), pa.float16()), strict=True))
+_WITH_GAPS = ("label",)  # columns in which a row may have nothing
 # What reading raises if a file is damaged or was not made by carl.
 DAMAGED = (pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError, MemoryError)
 
@@ -70,6 +76,19 @@ def name_from_text(text: str) -> str:
 def _with_names(about: About, change: Callable[[str], str]) -> About:
     run, source, base = map(change, (about.run, about.source, about.base))
     return replace(about, run=run, source=source, base=base, class_names=tuple(map(change, about.class_names)))
+
+
+def column_types() -> dict[str, pa.DataType]:
+    """The columns that are read back, but for the embedding; not every file has all of them."""
+    own = {
+        "path": pa.string(),
+        "split": pa.string(),
+        "label": pa.int64(),
+        "prototype": pa.int32(),
+        "probability": pa.float32(),
+        "entropy": pa.float32(),
+    }
+    return own | {name: MEASURED[one.kind] for name, one in measures().items()}
 
 
 def open_writer(file: IO[bytes], schema: pa.Schema) -> pq.ParquetWriter:
@@ -237,6 +256,7 @@ class _OneFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
+            files.open_regular(path).close()  # pyarrow would wait at a pipe
             self._file = pq.ParquetFile(path, page_checksum_verification=True)
             written = TypeAdapter(About).validate_json(self._file.schema_arrow.metadata[_ABOUT])
             self.about = _with_names(written, name_from_text)
@@ -262,10 +282,14 @@ class _OneFile:
         kind = schema.field("embedding").type
         if not pa.types.is_fixed_size_list(kind) or kind.value_type not in DTYPES.values() or kind.list_size < 1:
             return f"its embeddings are {kind}, not lists of one length of float"
-        if schema.field("path").type != pa.string():
-            return "its paths are not text"
+        for name, wanted in column_types().items():
+            if name in schema.names and schema.field(name).type != wanted:
+                return f"its column {name} is {schema.field(name).type}, not {wanted}"
         if not 0 <= self.about.file < self.about.files:
             return f"it is file {self.about.file} of {self.about.files}"
+        stated = len(self) * kind.list_size * kind.value_type.bit_width // 8
+        if stated > max(ALWAYS_READ, MOST_PACKED * self.path.stat().st_size):
+            return f"its {stated} bytes of embeddings are packed into {self.path.stat().st_size}"
         return "" if len(self) else "it has no rows"
 
     def __len__(self) -> int:
@@ -283,8 +307,15 @@ class _OneFile:
             raise self._damaged(reason_of(error)) from None
 
     def column(self, name: str) -> list[object]:
+        values: list[object] = []
         try:
-            values: list[object] = self._file.read(columns=[name]).column(name).to_pylist()
+            for batch in self._file.iter_batches(rows_at_once(self._file, self.path), columns=[name]):
+                if batch.column(0).null_count and name not in _WITH_GAPS:
+                    raise ValueError(f"the column {name} has gaps")
+                found = batch.column(0).to_pylist()
+                if any(isinstance(value, str) and len(value) > LONGEST_TEXT for value in found):
+                    raise ValueError(f"a text in the column {name} is longer than {LONGEST_TEXT} letters")
+                values += found
         except DAMAGED as error:
             raise self._damaged(reason_of(error)) from None
         return values
@@ -301,6 +332,7 @@ def reason_of(error: Exception) -> str:
 
 def holds_embeddings(path: Path) -> bool:
     try:
+        files.open_regular(path).close()
         return _ABOUT in (pq.read_schema(path).metadata or {})
     except DAMAGED:
         return False

@@ -18,7 +18,7 @@ from carl.errors import UserError, one_line, suggestion
 from carl.records.given_names import GivenNames, read_names
 from carl.terminal import TimedProgress
 from carl.use.curate import link_images
-from carl.use.embed import bad_list_of, embeddings_for, load_for_all_processes, only_main_goes_on
+from carl.use.embed import bad_list_of, embeddings_for, load_for_all_processes, only_main_goes_on, remove_list
 from carl.use.embedding_files import EmbeddingFile, find_embeddings
 from carl.use.encoder import UsableEncoder, open_encoder
 from carl.use.grouping.assignment import Assignment, assign
@@ -274,7 +274,7 @@ def _bad_files(index: EmbeddingFile, output: Path) -> int:
     """Copy the list of images that have no embedding to the output; returns how many there are."""
     listed, target = bad_list_of(index.path), bad_list_of(output)
     if not listed.is_file():
-        target.unlink(missing_ok=True)
+        remove_list(target)
         return 0
     text = listed.read_text(encoding="utf-8", errors="replace")
     files.write_text(target, text)

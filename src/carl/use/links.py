@@ -36,7 +36,8 @@ def link_listed(request: LinksRequest) -> Iterator[str]:
     base = Path(os.path.abspath(request.base or Path.cwd()))
     if not base.is_dir():
         raise UserError(f"--base {request.base} is not a folder; give the one that the paths of the list start from")
-    targets = [Path(os.path.abspath(base / name)) for name in dict.fromkeys(listed_names(request.listing, request.tag))]
+    names = listed_names(request.listing, request.tag)
+    targets = list(dict.fromkeys(Path(os.path.abspath(base / name)) for name in names))
     if not targets:
         raise UserError(f"{request.listing} lists no image; give a list with at least one path")
     missing = [target for target in targets if not target.is_file()]
@@ -69,19 +70,34 @@ def listed_names(path: Path, tag: str | None) -> Iterable[str]:
     if path.suffix.lower() != ".csv":
         return map(name_from_text, filter(None, text.splitlines()))
     rows = csv.DictReader(io.StringIO(text, newline=""))
-    if "path" not in (rows.fieldnames or ()):
-        raise UserError(f"{path} has no column `path`; save a list from a report, or give one path per line as .txt")
-    return [name_from_text(row["path"]) for row in rows if row["path"]]
+    try:
+        if "path" not in (rows.fieldnames or ()):
+            raise UserError(
+                f"{path} has no column `path`; save a list from a report, or give one path per line as .txt"
+            )
+        return [name_from_text(row["path"]) for row in rows if row["path"]]
+    except csv.Error as error:
+        raise UserError(f"{path} is not a table ({error}); save a list from a report") from None
 
 
 def check_new_folder(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    """Refuse a folder for links that is not new: what is there already would be in the way, or be replaced."""
+    if not files.end_of_links(folder).resolve().name:
+        raise UserError(f"{folder} is no place for a new folder; choose another one for the links")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} exists and is not a folder; choose another one for the links")
+    if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} exists and is not empty; choose another folder for the links")
 
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that takes its name once all of it is there, and is gone if anything fails."""
+    """A folder that takes its name once all of it is there, and is gone if anything fails.
+
+    Where `folder` is a link, the folder appears where that leads.
+    """
+    check_new_folder(folder)
+    folder = files.end_of_links(folder).resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{folder.name[:32]}.", suffix=files.PARTIAL, dir=folder.parent))
     try:
