@@ -2,7 +2,7 @@
 
 Gives every command the table of bad input and the hostile files, starts commands in hostile circumstances, kills runs
 at many random moments, fills a small disk, gives every reader damaged files for minutes, and writes what it found to
-results/reliability.md and .json; stopped by Ctrl-C or SIGTERM, what it found until then.
+results/reliability.md and .json, after each part; stopped by Ctrl-C or SIGTERM, what it found until then.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -84,7 +84,7 @@ def try_inputs(root: Path, found: Found) -> None:
     # Of what was written by other means than Python's own, at least nothing may be in the user's folder.
     found["home"] = sorted(str(path.relative_to(folder)) for path in (folder / "home").rglob("*"))
     if done.returncode not in (0, 1) or not found["inputs"]:  # 1: tests failed, which are listed
-        found["inputs_failed"] = f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}"
+        raise RuntimeError(f"pytest ended with {done.returncode}: {(done.stdout + done.stderr)[-500:]}")
     for name, tally in found["inputs"].items():
         print(
             f"{name}: {tally['tests']} tests, {len(tally['failures'])} failed; {tally['commands']} commands, "
@@ -245,7 +245,7 @@ def failures_of(found: Found) -> list[str]:
         listed += [*tally["failures"], *(f"outside of the target: {place}" for place in tally["outside"])]
     listed += [f"outside of the target: {place}" for place in found["home"]]
     listed += [failure for losses in found["attacks"].values() for failure in losses["failures"]]
-    listed += [found[name] for name in ("inputs_failed", "broken") if name in found]
+    listed += found["broken"]
     for name, tally in [*found["fuzz"].items(), *found["guided"].items()]:
         listed += [f"{name}: {crash[:300]}" for crash in tally["crashes"][:5]]
     return listed
@@ -330,19 +330,28 @@ def write_results(found: Found, folder: Path) -> None:
 
 
 def soak(root: Path, options: argparse.Namespace, guided: bool, found: Found) -> None:
-    """One part after the other; `found` has at any time what is known."""
+    """One part after the other, each of which writes what is known by then; a part that fails ends none of the rest."""
     start = time.monotonic()
-    try_inputs(root, found)
-    if options.minutes is not None:
-        rest = 60 * options.minutes - (time.monotonic() - start)
-        for name, share in SHARES.items():
-            setattr(options, f"{name}_seconds", max(60.0, share * rest))
-    attack_often(root, options.attacks_seconds, options.seed, found)
-    kill_often(root, options.kills, options.kills_seconds, options.seed, found)
-    fill_disk(root, found)
-    fuzz_all(root, options.fuzz_seconds, options.seed, found)
+    parts: dict[str, Callable[[], None]] = {
+        "inputs": lambda: try_inputs(root, found),
+        "attacks": lambda: attack_often(root, options.attacks_seconds, options.seed, found),
+        "kills": lambda: kill_often(root, options.kills, options.kills_seconds, options.seed, found),
+        "disk": lambda: fill_disk(root, found),
+        "fuzz": lambda: fuzz_all(root, options.fuzz_seconds, options.seed, found),
+    }
     if guided:
-        fuzz_guided(root, options.guided_seconds, options.seed, found)
+        parts["guided"] = lambda: fuzz_guided(root, options.guided_seconds, options.seed, found)
+    for name, part in parts.items():
+        try:
+            part()
+        except Exception:  # a fault of the soak itself
+            found["broken"].append(f"{name}: " + " ".join(traceback.format_exc().split())[-1000:])
+        found["seconds"] = time.monotonic() - start
+        write_results({**found, "stopped": True}, options.out)
+        if name == "inputs" and options.minutes is not None:
+            rest = 60 * options.minutes - found["seconds"]
+            for other, share in SHARES.items():
+                setattr(options, f"{other}_seconds", max(60.0, share * rest))
 
 
 def stop(signum: int, frame: FrameType | None) -> None:
@@ -372,7 +381,14 @@ def main() -> None:
         "disk": {"tried": False, "reason": "it was not reached"},
         "fuzz": {},
         "guided": {},
+        "broken": [],
         "stopped": False,
+        "seconds": 0.0,
+        "made": time.strftime("%Y-%m-%d"),
+        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
+        "torch": torch.__version__,
+        "fuzzer": "ours, seeded and blind to coverage (tests/reliability/fuzzing.py)"
+        + ("; then atheris, guided by coverage." if guided else "; atheris was not run."),
     }
     for name in ("SIGTERM", "SIGINT"):
         signal.signal(getattr(signal, name), stop)
@@ -382,16 +398,7 @@ def main() -> None:
             soak(Path(name), options, guided, found)
         except Stopped:
             found["stopped"] = True
-        except Exception:  # a fault of the soak itself; what it found before that is not lost
-            found["broken"] = " ".join(traceback.format_exc().split())[-1000:]
-    found |= {
-        "seconds": time.monotonic() - start,
-        "made": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.platform()}, {os.cpu_count()} cores",
-        "torch": torch.__version__,
-        "fuzzer": "ours, seeded and blind to coverage (tests/reliability/fuzzing.py)"
-        + ("; then atheris, guided by coverage." if found["guided"] else "; atheris was not run."),
-    }
+    found["seconds"] = time.monotonic() - start
     write_results(found, options.out)
     sys.exit(1 if failures_of(found) else 0)
 

@@ -9,6 +9,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from tests.reliability import soak
 from tests.reliability.fuzzing import checkpoint_seed
 from tests.reliability.killing import kind_of, lost_checkpoint, spread_over_kinds
 from tests.reliability.soak import failures_of, write_results
@@ -89,7 +92,7 @@ def test_a_soak_that_was_stopped_writes_what_it_found(tmp_path: Path):
         "inputs": {"test_hostile": {"tests": 9, "failures": [], "commands": 8, "tracebacks": 0, "writes": 7,
                                     "outside": ["open /etc/x in y"]}},
         "attacks": {"two_writers": {"rounds": 5, "commands": 12, "lost": 1, "failures": ["rows", "code"]}},
-        "home": [], "disk": {"tried": False, "reason": "it was not reached"}, "fuzz": {}, "guided": {},
+        "home": [], "broken": [], "disk": {"tried": False, "reason": "it was not reached"}, "fuzz": {}, "guided": {},
         "kills": {"kills": 3, "moments": 9, "of": {"saving": 5}, "at": {"saving": 3}, "checkpoints": 2,
                   "lost": [], "failures": ["before saving: weights"]},
     }  # fmt: skip
@@ -108,3 +111,19 @@ def test_a_soak_that_was_stopped_writes_what_it_found(tmp_path: Path):
         assert line in page
     assert len(failures_of(found)) == 4
     assert json.loads((tmp_path / "reliability.json").read_text()) == found
+
+
+def test_a_part_of_the_soak_that_fails_ends_none_of_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> None:
+        raise ValueError("a fault of the soak")
+
+    done: list[str] = []
+    monkeypatch.setattr(soak, "try_inputs", broken)
+    for name in ("attack_often", "kill_often", "fill_disk", "fuzz_all"):
+        monkeypatch.setattr(soak, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(sys, "argv", ["soak", "--guided-seconds", "0", "--out", str(tmp_path)])
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    with pytest.raises(SystemExit, match="1"):
+        soak.main()
+    assert done == ["attack_often", "kill_often", "fill_disk", "fuzz_all"]
+    assert "- `inputs: " in (tmp_path / "reliability.md").read_text()
