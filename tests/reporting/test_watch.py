@@ -7,11 +7,15 @@ import http.client
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -142,3 +146,34 @@ def test_ctrl_c_ends_watching_with_a_line(tmp_path: Path):
         finally:
             process.kill()
     assert (process.returncode, out, err) == (0, f"no longer watching {run}\n", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+def test_watching_outlives_its_output(tmp_path: Path):
+    run = make_run(tmp_path / "run", None, finished=False)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-c", "from carl.cli import main; main()", "report", str(run), "--watch", "--port"]
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with (
+        open("/dev/full", "wb") as full,
+        subprocess.Popen([*command, str(port)], stdout=full, stderr=subprocess.PIPE, preexec_fn=heard) as process,
+    ):
+        try:
+            assert answers(port, process)
+            process.send_signal(signal.SIGINT)
+            _, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, error) == (0, b"")
+
+
+def answers(port: int, process: subprocess.Popen[bytes]) -> bool:
+    """Whether a server answers at this port before its process ends."""
+    while process.poll() is None:
+        with suppress(OSError):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+            connection.request("GET", "/")
+            return connection.getresponse().status == HTTPStatus.NOT_FOUND
+        time.sleep(0.1)
+    return False

@@ -88,3 +88,15 @@ def test_a_folder_that_holds_something_is_left_alone(carl: Run, tmp_path: Path, 
     assert "is not empty" in ended.stderr
     assert carl("links", "list.txt", "new", "--base", "my photos").stdout == "links: 1 in new\n"
     assert carl("links", "gone.txt", "newer").returncode == 2
+
+
+def test_a_table_that_is_none_is_refused(tmp_path: Path, photos: Path):
+    (tmp_path / "list.csv").write_text(f"path\n{'a' * 200_000}\n")
+    with pytest.raises(UserError, match=r"list\.csv is not a table"):
+        list(link_listed(LinksRequest(tmp_path / "list.csv", tmp_path / "out", photos)))
+
+
+def test_an_image_that_is_listed_under_two_names_is_linked_once(tmp_path: Path, photos: Path):
+    (tmp_path / "list.txt").write_text("a/one.jpg\n./b/../a/one.jpg\n")
+    request = LinksRequest(tmp_path / "list.txt", tmp_path / "out", photos)
+    assert list(link_listed(request)) == [f"links: 1 in {tmp_path / 'out'}"]

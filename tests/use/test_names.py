@@ -16,8 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from carl import cli, terminal
 from carl.errors import printable
+from carl.evaluation import evaluate
 from carl.records.weights_hash import file_hash
+from carl.training.console import Console
 from carl.use.embedding_files import name_as_text, name_from_text
 from carl.use.encoder import load_trained
 from carl.use.export.export import export
@@ -155,3 +158,46 @@ def test_names_are_plain_text_in_a_model_card(run: Path, tmp_path: Path, form: s
     assert rendered.count("&lt;img src=x onerror=alert(1)&gt;") > 5
     assert not re.search("<(img|a|em) ?", rendered)
     assert rendered.count("<h1>") == 1
+
+
+WAYS = {
+    "warning": terminal.warn,
+    "line of training": lambda text: Console().say(text),
+    "line of compare, reproduce and --watch": lambda text: cli._lasting_echo()(text),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_a_terminal_escapes_what_it_would_act_on(way: str, capsys: pytest.CaptureFixture[str]):
+    WAYS[way](f"photos/{ESCAPE}a.png [b]")
+    written = "".join(capsys.readouterr())
+    assert_plain(written)
+    assert "photos/\\x1b]0;owned\\x07\\x1b[31ma.png [b]" in written
+
+
+def test_progress_on_a_terminal_escapes_what_it_would_act_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(terminal, "_on_terminal", lambda: True)
+    terminal.show_progress(ESCAPE, 1, 2)
+    terminal.show_line(ESCAPE)
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_tables_of_results_escape_what_a_terminal_would_act_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(evaluate, "table", lambda result: [ESCAPE])
+    evaluate._show(None)  # type: ignore[arg-type]
+    assert_plain(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("what", ["group", "look", "report"])
+def test_names_that_are_no_text_are_refused_before_any_work(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, what: str
+):
+    (tmp_path / "names.json").write_text('{"groups": {"0": "half a letter: \\ud800"}}')
+    words = {"group": ["group", run, folder], "look": ["report", run, folder], "report": ["report", run]}[what]
+    done = carl(*words, "--names", "names.json")
+    assert_refused(done, ["names.json is not a file of names", "is not text"])
+    assert os.listdir(tmp_path) == ["names.json"]

@@ -18,9 +18,11 @@ COMMANDS = {
     "comparison": ["report", "{run}", "{other}", "-o"],
     "search": ["search", "{run}", "{photos}", "{photos}/part 0/003.png", "-o"],
     "curate": ["curate", "{run}", "{photos}", "--keep", "5", "-o"],
+    "look": ["report", "{run}", "{photos}", "--map", "pca", "-o"],
     "sheet": ["data", "info", "{photos}", "--sheet"],
 }
-MARKED = ("report", "comparison", "search", "sheet")  # a list of names has no place for a mark
+REPORTS = {"report", "comparison", "look"}
+MARKED = (*sorted(REPORTS), "search", "sheet")  # a list of names has no place for a mark
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_lists_of_names_carry_no_mark_and_tables_do(carl: Run, run: Path, folder
 @pytest.mark.parametrize("made", MARKED)
 def test_one_command_does_not_replace_what_another_made(carl: Run, words: dict[str, list[str]], made: str):
     assert carl(*words[made], "made").returncode == 0
-    others = set(COMMANDS) - {made} - ({"report", "comparison"} if made in ("report", "comparison") else set())
+    others = set(COMMANDS) - {made} - (REPORTS if made in REPORTS else set())
     for other in others:
         assert_refused(carl(*words[other], "made"), ["made exists"])
 
@@ -113,3 +115,55 @@ def test_a_folder_is_refused_as_an_output_before_any_work(carl: Run, tmp_path: P
     (tmp_path / "folder").mkdir()
     assert_refused(carl(*command, "folder", "--force"), ["folder is a folder"])
     assert carl(*command, "folder").stdout == ""
+
+
+@pytest.mark.parametrize("output", [".", "/", ".."])
+@pytest.mark.parametrize("command", [*COMMANDS, "embed", "group"])
+def test_an_output_that_has_no_name_is_refused_in_one_line(
+    carl: Run, run: Path, folder: Path, words: dict[str, list[str]], command: str, output: str
+):
+    others = {
+        "embed": ["embed", str(run), str(folder), "-o"],
+        "group": ["group", str(run), str(folder), "--groups", "2", "-o"],
+    }
+    assert_refused(carl(*(words | others)[command], output, "--force"), [output])
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes in folders")
+@pytest.mark.parametrize("command", ["embed", "group"])
+def test_what_is_no_file_beside_an_output_stays(carl: Run, run: Path, folder: Path, tmp_path: Path, command: str):
+    pipe = tmp_path / "made.csv.bad-files.txt"
+    os.mkfifo(pipe)
+    more = ["--groups", "2"] if command == "group" else []
+    done = carl(command, run, folder, *more, "-o", "made.csv")
+    assert done.returncode == 0, done.stderr
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+@pytest.mark.parametrize("command", ["curate", "group"])
+@pytest.mark.parametrize("place", ["file", "full", "circle"])
+def test_a_place_for_links_that_is_not_new_is_refused_before_any_work(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, command: str, place: str
+):
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").write_text("precious")
+    (tmp_path / "circle").symlink_to("circle")
+    before = listed(tmp_path)
+    more = ["--groups", "2"] if command == "group" else ["--keep", "5"]
+    done = carl(command, run, folder, *more, "-o", "made.csv", "--links", place)
+    assert_refused(done, [place])
+    assert done.stdout == ""
+    assert listed(tmp_path) == before
+
+
+@pytest.mark.parametrize("command", ["curate", "group"])
+@pytest.mark.parametrize("end", ["empty", "nothing yet"])
+def test_links_go_to_where_a_link_leads(carl: Run, run: Path, folder: Path, tmp_path: Path, command: str, end: str):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(end)
+    more = ["--groups", "2"] if command == "group" else ["--keep", "96"]
+    done = carl(command, run, folder, *more, "-o", "made.csv", "--links", "link")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "link").is_symlink()
+    assert len(list((tmp_path / end).rglob("*.png"))) == 96

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from carl.errors import UserError
 from carl.quality import CHECKS, Flagged, judge, measures
 from carl.use.embedding_files import EmbeddingFile
 
@@ -15,7 +16,14 @@ def flagged(index: EmbeddingFile) -> dict[str, Flagged] | None:
     wanted = measures()
     if not wanted.keys() <= set(index.columns):
         return None
-    return flagged_by({name: index.column(name) for name in wanted})
+    values = {name: index.column(name) for name in wanted}
+    try:
+        return flagged_by(values)
+    except ValueError as error:  # the texts are not those that carl writes
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{index.path} has qualities of images that cannot be ({reason}); make it again with carl embed --force"
+        ) from None
 
 
 def flagged_by(values: Mapping[str, Sequence[object]]) -> dict[str, Flagged]:

@@ -10,6 +10,8 @@ import numpy as np
 from carl.data.dataset import UNLABELLED
 from carl.data.labels import named_like_numbers
 from carl.data.sources.folder import labels_by_folder
+from carl.defaults import MOST_CLASSES
+from carl.errors import UserError
 from carl.use.embedding_files import EmbeddingFile, name_from_text
 
 
@@ -32,8 +34,13 @@ class ImageLabels:
 def labels_of(index: EmbeddingFile) -> ImageLabels | None:
     """The labels of the images of a file of embeddings; None without any."""
     if "label" in index.columns:
-        given = [UNLABELLED if label is None else label for label in index.column("label")]
-        return ImageLabels(np.array(given, np.int64), index.about.class_names)
+        given = np.array([UNLABELLED if label is None else label for label in index.column("label")], np.int64)
+        if given.min() < UNLABELLED or given.max() >= MOST_CLASSES:
+            raise UserError(
+                f"the labels of {index.path} run from {given.min()} to {given.max()}; number the classes from 0 to at "
+                f"most {MOST_CLASSES - 1}, and write {UNLABELLED} for an image without a label"
+            )
+        return ImageLabels(given, index.about.class_names)
     if not Path(index.about.source).is_dir():
         return None
     classes, labels = labels_by_folder(relative_names(index))
