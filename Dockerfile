@@ -4,7 +4,8 @@
 ARG PYTHON=3.12
 FROM python:${PYTHON}-slim
 ARG DEVICE=cpu
-ENV PIP_NO_CACHE_DIR=1 CARL_CACHE=/data/.carl-cache MPLCONFIGDIR=/tmp/matplotlib
+# What is fetched or packed stays in the folder that is mounted at /data. The user has no name and no home of its own.
+ENV PIP_NO_CACHE_DIR=1 CARL_CACHE=/data/.carl-cache HF_HOME=/data/.carl-cache/hub HOME=/tmp USER=carl
 WORKDIR /source
 # torch first: it is large, and this layer stays the same while the source changes. The newest releases are wanted.
 # hadolint ignore=DL3013

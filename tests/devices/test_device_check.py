@@ -1,6 +1,7 @@
 """What training needs of a device, on every one that torch sees here: on a machine without a GPU that is the CPU.
 
-`make test-gpu` runs all of it, the slow checks too. Fake tensors stand in for CUDA in tests/methods/test_contract.py.
+`make test-gpu` runs these tests and then `carl doctor --check`, which has the slow checks too. Fake tensors stand in
+for CUDA in tests/methods/test_contract.py.
 """
 
 from __future__ import annotations
