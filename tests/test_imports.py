@@ -25,7 +25,7 @@ LAYERS = [  # each may import from the ones before it and from itself
         "config",
     },
     {"records"},
-    {"memory", "precision", "device", "distributed", "clustering"},
+    {"memory", "precision", "device", "distributed", "clustering", "nearest"},
     {"optim", "models", "views", "quality"},
     {"data"},
     {"methods"},

@@ -50,3 +50,19 @@ def test_shares_that_need_not_be_equal_are_the_whole(ranks: int):
     found = [batch.indices for share in shares for batch in share.epoch(0)]
     assert torch.cat(found).sort().values.tolist() == list(range(27))
     assert len(found) == 3 * ranks
+
+
+def test_with_partners_the_first_view_shows_the_image_and_the_others_its_partner():
+    pixels = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3), dtype=np.uint8)
+    views = Views(pipeline("simclr", 8), (0.5,) * 3, (0.25,) * 3, seed=0)
+    made = PackedBatches(Split(PackedImages(pixels)), views, 12, seed=0, device=torch.device("cpu"))
+    partners = np.roll(np.arange(24), 5)
+    alone, paired = (list(made.epoch(3, partners=given)) for given in (None, partners))
+    second = torch.empty(24, 3, 8, 8)
+    for batch in alone:
+        second[batch.indices] = batch.views[1]
+    for before, batch in zip(alone, paired, strict=True):
+        assert torch.equal(batch.indices, before.indices)
+        assert torch.equal(batch.views[0], before.views[0])
+        torch.testing.assert_close(batch.views[1], second[partners[batch.indices]], atol=1e-5, rtol=0)
+        assert not torch.allclose(batch.views[1], before.views[1])

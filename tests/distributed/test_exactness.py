@@ -134,7 +134,7 @@ def train(
     losses, gradients = [], {}
     for epoch in range(STEPS // batches.steps_per_epoch):
         method.before_epoch(epoch, embed_all)
-        for batch in batches.epoch(epoch):
+        for batch in batches.epoch(epoch, partners=method.partners(epoch)):
             losses.append(float(distributed.mean(learner.take_step(as_float64(batch))["loss"])))
             if learner.steps_done == 1:
                 gradients = {key: p.grad.clone() for key, p in method.named_parameters() if p.grad is not None}

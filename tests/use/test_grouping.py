@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from carl import nearest as nearest_module
 from carl.errors import UserError
 from carl.evaluation.clusters import most_matched
 from carl.methods.carl import CARLLoss
+from carl.nearest import nearest_neighbours, neighbour_count
 from carl.use.grouping import heads as heads_module
-from carl.use.grouping import neighbours as neighbours_module
 from carl.use.grouping import points as points_module
 from carl.use.grouping.assignment import assign
-from carl.use.grouping.heads import HeadOptions, check_groups, neighbour_count, train_heads
-from carl.use.grouping.neighbours import nearest_neighbours
+from carl.use.grouping.heads import HeadOptions, check_groups, train_heads
 from carl.use.grouping.points import fit_projection, project
 from carl.use.grouping.proposal import chosen, ladder, neighbour_agreement, propose
 from carl.use.requests import GROUP_LOSSES, GroupLoss
@@ -84,7 +84,7 @@ def transcribed_neighbours(points: Tensor, count: int) -> Tensor:
 
 def test_neighbours_are_the_most_similar_others(monkeypatch: pytest.MonkeyPatch):
     points = points_of(features([50, 30])[0])
-    monkeypatch.setattr(neighbours_module, "QUERIES", 17)
+    monkeypatch.setattr(nearest_module, "QUERIES", 17)
     assert torch.equal(nearest_neighbours(points, 6), transcribed_neighbours(points, 6))
 
 
@@ -99,8 +99,8 @@ def test_copies_are_neighbours_of_each_other_but_not_of_themselves():
 def test_most_neighbours_are_found_within_cells(monkeypatch: pytest.MonkeyPatch):
     points = points_of(features([200] * 10, spread=0.8)[0])
     exact = nearest_neighbours(points, 20)
-    monkeypatch.setattr(neighbours_module, "EXACT", 100)
-    monkeypatch.setattr(neighbours_module, "CELL_POINTS", 60)
+    monkeypatch.setattr(nearest_module, "EXACT", 100)
+    monkeypatch.setattr(nearest_module, "CELL_POINTS", 60)
     found = nearest_neighbours(points, 20)
     assert not (found == torch.arange(len(points))[:, None]).any()
     shared = np.mean([len({*a} & {*b}) for a, b in zip(exact.tolist(), found.tolist(), strict=True)]) / 20

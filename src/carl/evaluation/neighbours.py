@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from carl.defaults import KNN_NEIGHBOURS, KNN_TEMPERATURE
 from carl.evaluation.accuracy import Array
+from carl.nearest import nearest
 
 CHUNK = 1024  # test images at a time
-BANK_CHUNK = 65_536  # training images at a time: a chunk of similarities takes 256 MB
 
 
 def knn_scores(
@@ -38,18 +38,6 @@ def knn_scores(
             score = query.new_zeros(len(query), classes)
             scores[k].append(score.scatter_add_(1, votes[:, :k], weights[:, :k]))
     return {k: torch.cat(parts) for k, parts in scores.items()}
-
-
-def nearest(query: Tensor, bank: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most similar of the bank, the bank read in chunks so that a million features fit."""
-    best, place = query.new_zeros(len(query), 0), torch.zeros(len(query), 0, dtype=torch.long, device=query.device)
-    for start in range(0, len(bank), BANK_CHUNK):
-        similarity = query @ bank[start : start + BANK_CHUNK].T
-        top, at = similarity.topk(min(k, similarity.shape[1]), dim=1)
-        best, place = torch.cat([best, top], 1), torch.cat([place, at + start], 1)
-        best, order = best.topk(min(k, best.shape[1]), dim=1)
-        place = place.gather(1, order)
-    return best, place
 
 
 def neighbour_stability(first: Tensor, second: Tensor, images: Tensor, count: int = 5) -> float:

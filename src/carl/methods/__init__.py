@@ -9,6 +9,7 @@ from carl.methods.byol import BYOL
 from carl.methods.carl import CARL
 from carl.methods.moco import MoCo
 from carl.methods.pcl import PCL
+from carl.methods.scan import SCAN
 from carl.methods.simclr import SimCLR
 from carl.methods.simsiam import SimSiam
 from carl.methods.supervised import Supervised
@@ -24,6 +25,7 @@ METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,
     "simsiam": SimSiam,
     "barlow": BarlowTwins,
+    "scan": SCAN,
 }
 
 

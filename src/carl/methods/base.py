@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -91,6 +92,7 @@ class Method(nn.Module):
     views_needed: ClassVar[int] = 2  # large ones
     most_views: ClassVar[int | None] = 2  # that it compares; None: as many as there are
     needs_labels: ClassVar[bool] = False  # if so, it trains on the labelled images only
+    pairs_images: ClassVar[bool] = False  # whether `partners` pairs an image with others, which a stream cannot give
     encoder: nn.Module
     head: nn.Module  # everything else that is learned; saved as head.safetensors
 
@@ -214,6 +216,13 @@ class Method(nn.Module):
 
     def before_epoch(self, epoch: int, embed_all: EmbedFn) -> None:
         """Called before each epoch."""
+
+    def partners(self, epoch: int) -> np.ndarray | None:
+        """(images,) for each image the one that its other views show in this epoch; None: all views show one image.
+
+        A function of the method's state at the beginning of the epoch, so that a resumed epoch has the same pairs.
+        """
+        return None
 
     def after_backward(self, progress: float) -> None:
         """Called between the backward pass and the optimiser's step."""

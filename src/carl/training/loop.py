@@ -59,7 +59,8 @@ class Trainer:
         """Take the steps of an epoch from `first_step` on."""
         config, per_epoch = self.learner.config, self.batches.steps_per_epoch
         self.progress.begin_epoch()
-        for batch in self.batches.epoch(epoch, first_step=first_step):
+        partners = self.learner.method.partners(epoch)
+        for batch in self.batches.epoch(epoch, first_step, partners):
             self._take_step(batch)
             done = self.learner.steps_done
             if done % config.log.every == 0 or done % per_epoch == 0:

@@ -157,6 +157,11 @@ def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None]
     weights = starting_weights(layer)
     layer = with_their_values(layer, weights)
     config, dataset = _with_data(resolve([layer], method.Options), weights)
+    if method.pairs_images and dataset.stream is not None:
+        raise UserError(
+            f"--method {config.method.name} shows images beside their neighbours, and shards are read in order; give "
+            f"{config.data.source} as a folder, a Parquet file or arrays"
+        )
     if config.data.mean is None and weights is not None:  # images of other channels than the weights'
         layer = without_normalisation(layer)
     config = completed(layer, DataFacts.of(config.data, dataset))

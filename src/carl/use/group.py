@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from carl import files
 from carl.data.listing import Progress, silent, throttled
 from carl.errors import UserError, one_line, suggestion
+from carl.nearest import nearest_neighbours, neighbour_count
 from carl.records.given_names import GivenNames, read_names
 from carl.terminal import TimedProgress
 from carl.use.curate import link_images
@@ -22,9 +23,8 @@ from carl.use.embed import bad_list_of, embeddings_for, load_for_all_processes, 
 from carl.use.embedding_files import EmbeddingFile, find_embeddings
 from carl.use.encoder import UsableEncoder, open_encoder
 from carl.use.grouping.assignment import Assignment, assign
-from carl.use.grouping.heads import HeadOptions, check_groups, head_count, neighbour_count, train_heads
+from carl.use.grouping.heads import HeadOptions, check_groups, head_count, train_heads
 from carl.use.grouping.judged import Judged, judge
-from carl.use.grouping.neighbours import nearest_neighbours
 from carl.use.grouping.points import FeatureRows, fit_projection, project
 from carl.use.grouping.proposal import Proposal, propose
 from carl.use.grouping.sheet import MARK, sheet_page

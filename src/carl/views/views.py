@@ -133,14 +133,26 @@ class Views:
     exactly three channels; crop, flip and blur stay.
     """
 
-    def __init__(self, recipes: Sequence[ViewRecipe], mean: Sequence[float], std: Sequence[float], seed: int) -> None:
+    def __init__(
+        self, recipes: Sequence[ViewRecipe], mean: Sequence[float], std: Sequence[float], seed: int, first: int = 0
+    ) -> None:
+        """`first` is the number of the first view, on which its random numbers depend."""
         if len(mean) != len(std) or min(std) <= 0:
             raise ValueError(f"mean={mean} and std={std} must have one value per channel, std above zero")
         self.recipes = tuple(recipes)
         self.mean = tuple(mean)
         self.std = tuple(std)
         self.seed = seed
+        self.first = first
         self._normalisation: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def parted(self) -> tuple[Views, Views]:
+        """The first view alone and the others alone, each as it would be among all."""
+        first, others = self.recipes[:1], self.recipes[1:]
+        return (
+            Views(first, self.mean, self.std, self.seed, self.first),
+            Views(others, self.mean, self.std, self.seed, self.first + 1),
+        )
 
     def draw(self, indices: Tensor, epoch: int, height: Side, width: Side) -> list[ViewParameters]:
         """Parameters per recipe for samples `indices` (B,) of height x width pixels, on their device."""
@@ -149,7 +161,7 @@ class Views:
     def _draw(self, view: int, indices: Tensor, epoch: int, height: Side, width: Side) -> ViewParameters:
         def numbers(count: int, first_block: int = 0) -> Tensor:  # (count, B)
             # Numbers of one kind lie together: strided input takes other code paths in exp, with other bits.
-            return uniforms(self.seed, epoch, indices, view, count, first_block).T.contiguous()
+            return uniforms(self.seed, epoch, indices, self.first + view, count, first_block).T.contiguous()
 
         recipe, shared, operations = self.recipes[view], numbers(DRAWS), {}
         for name, operation in recipe.operations.items():

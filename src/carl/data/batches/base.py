@@ -20,7 +20,7 @@ class Batch:
     """Views of the same images, normalised, on the training device."""
 
     views: Sequence[Tensor]  # one (B, C, S, S) per view; with multi-crop, some are smaller
-    indices: Tensor  # (B,) places of the images in the data set
+    indices: Tensor  # (B,) places of the images in the data set; with partners, of the first view
     labels: Tensor | None = None  # (B,)
 
     def part(self, rows: slice) -> Batch:
@@ -40,8 +40,11 @@ class TrainingBatches(Protocol):
     def steps_per_epoch(self) -> int:
         """The same for any number of processes, so that a run can be resumed with another number."""
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
-        """The batches of one epoch from `first_step` on; the next ones are read while one is in use."""
+    def epoch(self, epoch: int, first_step: int = 0, partners: np.ndarray | None = None) -> Iterator[Batch]:
+        """The batches of one epoch from `first_step` on; the next ones are read while one is in use.
+
+        With `partners` (N,), all views except the first show the image at `partners[i]` instead of image i.
+        """
 
     def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """The images of this process, some at a time: places (n,) and pixels (n, H, W, C) uint8.

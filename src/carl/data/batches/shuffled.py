@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -18,6 +18,14 @@ from torch import Tensor
 from carl.data.batches.base import WHOLE_IMAGES, Batch, check_batch_size, check_shares, to_device
 from carl.data.dataset import Split
 from carl.views.views import Views
+
+
+class _Shown(NamedTuple):
+    """Images whose pixels are read, and the views to make of them."""
+
+    views: Views
+    pixels: list[Tensor]
+    indices: Tensor  # (B,)
 
 
 class ShuffledBatches(ABC):
@@ -73,49 +81,61 @@ class ShuffledBatches(ABC):
         generator = torch.Generator().manual_seed(_order_seed(self.seed, epoch))
         return torch.randperm(len(self.split), generator=generator).numpy()
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, first_step: int = 0, partners: np.ndarray | None = None) -> Iterator[Batch]:
+        prepare = partial(self._prepare, partners=partners)
         order, threads = self.order(epoch), torch.get_num_threads()
         steps = iter(range(first_step, self.steps_per_epoch))
         with ThreadPoolExecutor(self.ahead, "prepare", torch.set_num_threads, (1,)) as preparers:
-            waiting = deque(preparers.submit(self._prepare, order, epoch, step) for step in islice(steps, self.ahead))
+            waiting = deque(preparers.submit(prepare, order, epoch, step) for step in islice(steps, self.ahead))
             try:
                 while waiting:
                     finish = waiting.popleft().result()
                     torch.set_num_threads(threads)  # threads that begin later have as many as were set last, anywhere
-                    waiting.extend(preparers.submit(self._prepare, order, epoch, step) for step in islice(steps, 1))
+                    waiting.extend(preparers.submit(prepare, order, epoch, step) for step in islice(steps, 1))
                     yield finish()
             finally:
                 for preparing in waiting:
                     preparing.cancel()
 
-    def _prepare(self, order: np.ndarray, epoch: int, step: int) -> Callable[[], Batch]:
+    def _prepare(self, order: np.ndarray, epoch: int, step: int, partners: np.ndarray | None) -> Callable[[], Batch]:
         """What can be done for a batch beside the step before it; calling the result does the rest.
 
         On a CPU that is everything, in one thread: a second team of threads would take the cores from the step's own.
         Other devices make the views themselves, between two steps.
         """
-        pixels, indices = self._read(order, epoch, step)
+        rows = self._rows(order, step)
+        if partners is None:
+            shown = [self._read(self.views, rows, epoch)]
+        else:
+            first, others = self.views.parted()
+            shown = [self._read(first, rows, epoch), self._read(others, partners[rows], epoch)]
         if self.device.type != "cpu":
-            return partial(self._batch, pixels, indices, epoch)
-        batch = self._batch(pixels, indices, epoch)
+            return partial(self._batch, shown, epoch)
+        batch = self._batch(shown, epoch)
         return lambda: batch
 
-    def _read(self, order: np.ndarray, epoch: int, step: int) -> tuple[list[Tensor], Tensor]:
+    def _rows(self, order: np.ndarray, step: int) -> np.ndarray:
+        """The places of the images that this process has in a step."""
         rows = order[step * self.batch_size : (step + 1) * self.batch_size]
         share = rows[self.rank :: self.ranks]
-        rows = np.ascontiguousarray(share[: len(rows) // self.ranks] if self.equal_shares else share)
-        pixels, indices = self.read_pixels(self.split, self.views, rows, epoch), torch.from_numpy(rows)
+        return np.ascontiguousarray(share[: len(rows) // self.ranks] if self.equal_shares else share)
+
+    def _read(self, views: Views, rows: np.ndarray, epoch: int) -> _Shown:
+        pixels, indices = self.read_pixels(self.split, views, rows, epoch), torch.from_numpy(rows)
         if self.device.type == "cuda":
             pixels, indices = [part.pin_memory() for part in pixels], indices.pin_memory()
-        return pixels, indices
+        return _Shown(views, pixels, indices)
 
-    def _batch(self, pixels: list[Tensor], indices: Tensor, epoch: int) -> Batch:
-        labels = None
+    def _batch(self, shown: Sequence[_Shown], epoch: int) -> Batch:
+        labels, rows = None, shown[0].indices
         if self.split.labels is not None:
-            labels = to_device(torch.from_numpy(self.split.labels[indices.numpy()]), self.device)
-        pixels = [to_device(part, self.device) for part in pixels]
-        indices = to_device(indices, self.device)
-        return Batch(self.views_of(self.views, pixels, indices, epoch), indices, labels)
+            labels = to_device(torch.from_numpy(self.split.labels[rows.numpy()]), self.device)
+        places = [to_device(part.indices, self.device) for part in shown]
+        made: list[Tensor] = []
+        for part, indices in zip(shown, places, strict=True):
+            pixels = [to_device(pixels, self.device) for pixels in part.pixels]
+            made += self.views_of(part.views, pixels, indices, epoch)
+        return Batch(made, places[0], labels)
 
     def whole_images(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """In shuffled order, so that neighbours in the file do not end up in the same batch."""

@@ -146,7 +146,8 @@ class StreamBatches:
     def steps_per_epoch(self) -> int:
         return self.shards.images // self.batch_size
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, first_step: int = 0, partners: np.ndarray | None = None) -> Iterator[Batch]:
+        assert partners is None, "the images of a stream are read in the order of their shards"
         line, each = Line(self.shards, self.seed, epoch), self.batch_size // self.lanes
         own = range(self.rank, self.lanes, self.ranks)
         lanes = [line.lane(number, self.lanes, self.buffer, first_step * each) for number in own]

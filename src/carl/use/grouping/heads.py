@@ -49,11 +49,6 @@ def head_count(groups: int) -> int:
     return max(4, min(16, 600 // groups))
 
 
-def neighbour_count(images: int, groups: int) -> int:
-    """Positives per image: half of an average group, so that most are of its own group; 2 to 20."""
-    return min(images - 1, max(2, min(20, images // (2 * groups))))
-
-
 @dataclass(frozen=True, eq=False)
 class Heads:
     """Prototypes of several heads, and how good each head is by the criterion that needs no labels."""

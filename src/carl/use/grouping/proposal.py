@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from carl.data.listing import Progress, silent
-from carl.use.grouping.heads import HeadOptions, neighbour_count, train_heads
-from carl.use.grouping.neighbours import nearest_neighbours
+from carl.nearest import nearest_neighbours, neighbour_count
+from carl.use.grouping.heads import HeadOptions, train_heads
 
 SAMPLE = 4_000  # points that the ladder is climbed on
 STEP = math.sqrt(2)  # from one rung to the next
