@@ -38,7 +38,12 @@ class DataConfig(Section):
         description="Images to train on: a name (shapes, cifar10 ...), a folder, a .parquet, .npy or .npz file, or "
         "shards: '{00..19}.tar'."
     )
-    image_size: int | None = Field(None, ge=8, description="Side of the views in pixels. Unset: that of the images.")
+    image_size: int | None = Field(
+        None,
+        ge=8,
+        description="Side of the views in pixels. Unset: that of the images. For photos it is then at most "
+        f"{defaults.LARGEST_USUAL_SIDE}, or with `model.init` the size that the weights want.",
+    )
     normalise: Literal["auto", "images"] = Field(
         "auto",
         description="`images` normalises by the images' own mean and deviation. auto does so too, unless training "
