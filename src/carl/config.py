@@ -251,6 +251,12 @@ class TrainConfig(Section):
         le=10**9,
         description="Passes over the data (paper, appendix A). On a CPU, data that are not the paper's get fewer.",
     )
+    steps: int | None = Field(
+        None,
+        ge=1,
+        description="Length of the run in steps, instead of epochs: it may end within one. The last epoch counts as a "
+        "whole one for what is set in epochs. Unset: whole epochs.",
+    )
     batch_size: int = Field(
         defaults.BATCH_SIZE,
         ge=2,
@@ -277,6 +283,12 @@ class TrainConfig(Section):
     drop_last: bool = Field(True, description="Leave out the last batch of an epoch if it is not full.")
     keep_epochs: tuple[int, ...] = Field((), description="Epochs after which the encoder is kept, in encoders/.")
     checkpoint_steps: int = Field(0, ge=0, description="Also save every this many steps; 0 saves once per epoch.")
+
+    @property
+    def length_in_words(self) -> str:
+        """Such as `20 epochs`."""
+        count, unit = (self.epochs, "epoch") if self.steps is None else (self.steps, "step")
+        return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
 class ProbeConfig(Section):

@@ -49,10 +49,17 @@ SMALL: dict[str, dict[str, Any]] = {  # every part of every method at work, in a
     "pcl": {"queue": 24, "shuffle_groups": 2, "clusters": [4, 6], "warmup_epochs": 1, "negative_prototypes": 3},
     "swav": {"queue": 18, "queue_epoch": 1, "frozen_epochs": 1},
     "byol": {"momentum": 0.9},
+    "carp": {"prototypes": 10, "partition_size": 3, "momentum": 0.9},
+    "deepcluster": {"clusters": [4, 6, 5]},
+    "vicreg of many views": {"regulariser": "coding-rate", "loss_scale": 0.01},
 }  # fmt: skip
-VIEWS: dict[str, dict[str, Any]] = {"carl of many views": {"count": 3, "small_count": 1}}
+VARIANTS = ("carl in parts", "carl of many views", "vicreg of many views")
+VIEWS: dict[str, dict[str, Any]] = {
+    "carl of many views": {"count": 3, "small_count": 1},
+    "vicreg of many views": {"count": 3},
+}
 WHOLE_BATCH = ("carl", "carl in parts", "carl of many views", "simclr")  # objectives that see the batch of all
-CASES = [(name, norm) for name in (*METHODS, "carl in parts", "carl of many views") for norm in ("none", "shared")]
+CASES = [(name, norm) for name in (*METHODS, *VARIANTS) for norm in ("none", "shared")]
 
 
 def method_of(name: str) -> type[Method]:

@@ -26,6 +26,8 @@ CONTRAST = {"temperature": 0.2, "momentum": 0.9, "queue": 20, "shuffle_groups": 
 SMALL: dict[str, dict[str, Any]] = {
     "carl": {"prototypes": 10, "embedding_norm": "batch"},
     "byol": {"momentum": 0.9},
+    "carp": {"prototypes": 10, "partition_size": 3, "momentum": 0.9},
+    "deepcluster": {"clusters": [4, 8, 6]},
     "moco": CONTRAST,
     "pcl": {**CONTRAST, "clusters": [4, 8], "warmup_epochs": 1, "restarts": 1},
     "swav": {

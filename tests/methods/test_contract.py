@@ -113,7 +113,7 @@ def test_the_optimiser_has_encoder_and_head_and_nothing_else(name: str):
 def test_only_after_step_moves_slow_copies_and_queues(name: str):
     method, batch = make(name), make_batch(name)
     optimizer = build_optimizer(method, settings(name).optim)
-    followers = slow_copies(method) | {key for key in method.state_dict() if "queue" in key}
+    followers = slow_copies(method) | {key for key in method.state_dict() if "queue" in key or "memory" in key}
     before = copied(method.state_dict())
     method(batch, PROGRESS)[0].backward()
     method.after_backward(PROGRESS)

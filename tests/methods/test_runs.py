@@ -120,6 +120,7 @@ FIGURES = {
     "swav": {"spread", "used", "entropy", "agreement", "queue_filled"},
     "supervised": {"spread", "train_accuracy"},
     "simsiam": {"spread"},
+    "carp": {"used", "entropy", "agreement", "momentum", "target_distance"},
 }
 
 

@@ -7,6 +7,8 @@ from carl.methods.barlow import BarlowTwins
 from carl.methods.base import Method
 from carl.methods.byol import BYOL
 from carl.methods.carl import CARL
+from carl.methods.carp import CARP
+from carl.methods.deepcluster import DeepCluster
 from carl.methods.moco import MoCo
 from carl.methods.pcl import PCL
 from carl.methods.scan import SCAN
@@ -14,6 +16,7 @@ from carl.methods.simclr import SimCLR
 from carl.methods.simsiam import SimSiam
 from carl.methods.supervised import Supervised
 from carl.methods.swav import SwAV
+from carl.methods.vicreg import VICReg
 
 METHODS: dict[str, type[Method]] = {
     "carl": CARL,
@@ -26,6 +29,9 @@ METHODS: dict[str, type[Method]] = {
     "simsiam": SimSiam,
     "barlow": BarlowTwins,
     "scan": SCAN,
+    "vicreg": VICReg,
+    "carp": CARP,
+    "deepcluster": DeepCluster,
 }
 
 

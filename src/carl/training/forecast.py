@@ -16,6 +16,7 @@ class Length:
     epochs: int
     steps_per_epoch: int
     probe_every: int  # epochs; 0: there are no probes
+    steps: int | None = None  # of the whole run, if it ends within an epoch
 
     def probes_after(self, epoch: float) -> int:
         """The probes that are due after `epoch`: every so many epochs, and at the end."""
@@ -67,7 +68,7 @@ class Forecast:
         if self.pace is None:
             return None
         epoch = steps_done / self.length.steps_per_epoch
-        steps = self.length.epochs * self.length.steps_per_epoch - steps_done
+        steps = (self.length.steps or self.length.epochs * self.length.steps_per_epoch) - steps_done
         pauses = self.length.epochs - int(epoch) if steps else 0
         return steps * self.pace + pauses * self._between + self.length.probes_after(epoch) * self._probe
 

@@ -18,6 +18,12 @@ from carl.training.accumulation import backward_in_parts
 from carl.training.data_parallel import check_all_learn, data_parallel
 
 
+def steps_of(config: Config, steps_per_epoch: int) -> int:
+    """All steps of a run: whole epochs, or `train.steps`."""
+    whole = config.train.epochs * steps_per_epoch
+    return whole if config.train.steps is None else min(config.train.steps, whole)
+
+
 class Learner:
     """A method, its optimiser and its precision, `steps_done` of `total_steps` into its training."""
 

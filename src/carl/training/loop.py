@@ -63,11 +63,12 @@ class Trainer:
         for batch in self.batches.epoch(epoch, first_step, partners):
             self._take_step(batch)
             done = self.learner.steps_done
-            if done % config.log.every == 0 or done % per_epoch == 0:
+            ends = done % per_epoch == 0 or done == self.learner.total_steps
+            if done % config.log.every == 0 or ends:
                 self.guard.check()
                 self.progress.log(self.guard.skipped_steps())
             signum = self.signals.after_step()
-            if done % per_epoch == 0:
+            if ends:
                 return  # what belongs to the end of the epoch is saved with it
             if signum:
                 self.save()

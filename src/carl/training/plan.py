@@ -6,6 +6,7 @@ Nothing is computed on a device here and nothing is written except the cache of 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +84,7 @@ class Plan:
             f"views of {facts.image_size} px",
             config.model.backbone + ("" if config.model.stem == "imagenet" else " (small stem)"),
             *([f"{prototypes} prototypes"] if prototypes else []),
-            f"{config.train.epochs} epoch{'' if config.train.epochs == 1 else 's'}",
+            config.train.length_in_words,
             f"batch {config.train.batch_size}",
         ]
         return ", ".join(parts)
@@ -196,6 +197,9 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
     values = fitting_rates(method.preset(preset, facts), given)
     usual = usual_length(merge([values, given]), facts)
     config = resolve([known, values, usual, given, chosen], method.Options)
+    if config.train.steps is not None:
+        epochs = epochs_of_steps(config.train.steps, config.train.batch_size, facts.images, config.train.drop_last)
+        config = resolve([config.model_dump(), {"train": {"epochs": epochs}}], method.Options)
     if config.probe.every is None:
         config = resolve(
             [config.model_dump(), {"probe": {"every": max(1, config.train.epochs // PROBES)}}], method.Options
@@ -205,9 +209,16 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
     return method.completed(config)
 
 
+def epochs_of_steps(steps: int, batch_size: int, images: int, drop_last: bool) -> int:
+    """The epochs that so many steps begin."""
+    return math.ceil(steps / max(1, images // batch_size if drop_last else math.ceil(images / batch_size)))
+
+
 def epochs_asked(given: Layer, facts: DataFacts) -> int:
     """The epochs that the user asks for, or the usual number. A value of another kind is refused by `resolve`."""
     train = {**TrainConfig().model_dump(), **given.get("train", {})}
+    if isinstance(train["steps"], int) and isinstance(train["batch_size"], int) and train["batch_size"] > 0:
+        return epochs_of_steps(train["steps"], train["batch_size"], facts.images, drop_last=False)
     asked = given.get("train", {}).get("epochs")
     return asked if isinstance(asked, int) else usual_epochs(facts, pick_device(str(train["device"])).type)
 
@@ -232,7 +243,8 @@ def remarks_on_length(layer: Layer, config: Config, facts: DataFacts) -> list[st
     given = merge([layer]).get("train", {})
     preset = find_method(config.method.name).preset(config.method.preset, facts).get("train", {})
     before = {**TrainConfig().model_dump(), **preset, **given}["batch_size"]
-    return budget_remarks(config.train, facts, "epochs" not in {**given, **preset}, before)
+    chosen = "epochs" not in {**given, **preset} and config.train.steps is None
+    return budget_remarks(config.train, facts, chosen, before)
 
 
 def fitting_rates(preset: Layer, given: Layer) -> Layer:
@@ -269,7 +281,11 @@ def check_resumable(stored: Config, asked: Config) -> None:
     """Refuse a change that would make the rest of a run another run; more epochs are allowed."""
     changed = [line for line in differences(stored, asked) if not line.startswith(FREE_ON_RESUME)]
     changed = [
-        line for line in changed if not line.startswith("train.epochs") or asked.train.epochs < stored.train.epochs
+        line
+        for line in changed
+        if not line.startswith("train.epochs")
+        or asked.train.epochs < stored.train.epochs
+        or stored.train.steps is not None
     ]
     if changed:
         raise UserError(

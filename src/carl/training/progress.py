@@ -24,7 +24,8 @@ class Progress:
     def __init__(self, learner: Learner, steps_per_epoch: int, journal: Journal, console: Console) -> None:
         self._learner, self._steps_per_epoch, self._journal, self._console = learner, steps_per_epoch, journal, console
         config = learner.config
-        self._forecast = Forecast(Length(config.train.epochs, steps_per_epoch, config.probe.every or 0))
+        length = Length(config.train.epochs, steps_per_epoch, config.probe.every or 0, learner.total_steps)
+        self._forecast = Forecast(length)
         self._said_time = False
         self._figures: dict[str, float] = {}  # those last logged
         self._loss: float | None = None  # the last one that is known
@@ -72,7 +73,7 @@ class Progress:
             return
         self._said_time = True
         train, resumed = learner.config.train, learner.steps_done > forecast.steps
-        what = "the rest" if resumed else f"{train.epochs} epoch{'' if train.epochs == 1 else 's'}"
+        what = "the rest" if resumed else train.length_in_words
         seconds = left if resumed else left + forecast.seconds
         speed = f"{train.batch_size / max(pace, 1e-9):.3g} images/s"
         text = f"{what} will take about {roughly(seconds)} ({speed})"

@@ -36,7 +36,7 @@ from carl.training.console import Console, duration
 from carl.training.gallery import write_gallery
 from carl.training.guard import Guard
 from carl.training.journal import Journal
-from carl.training.learner import Learner
+from carl.training.learner import Learner, steps_of
 from carl.training.loop import Trainer
 from carl.training.plan import Plan
 from carl.training.probe import Probe, Probing
@@ -174,7 +174,7 @@ def build_trainer(
         with frozen(method):
             return embed_share(function, batches, dataset, plan.facts.image_size)
 
-    learner = Learner(config, method, device, config.train.epochs * batches.steps_per_epoch)
+    learner = Learner(config, method, device, steps_of(config, batches.steps_per_epoch))
     return Trainer(
         learner=learner,
         batches=batches,
