@@ -196,10 +196,8 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
     known, chosen = {"data": {"image_size": facts.image_size}}, {"method": {"preset": preset}}
     values = fitting_rates(method.preset(preset, facts), given)
     usual = usual_length(merge([values, given]), facts)
-    config = resolve([known, values, usual, given, chosen], method.Options)
-    if config.train.steps is not None:
-        epochs = epochs_of_steps(config.train.steps, config.train.batch_size, facts.images, config.train.drop_last)
-        config = resolve([config.model_dump(), {"train": {"epochs": epochs}}], method.Options)
+    length = length_of_steps(merge([values, usual, given]), facts)
+    config = resolve([known, values, usual, given, length, chosen], method.Options)
     if config.probe.every is None:
         config = resolve(
             [config.model_dump(), {"probe": {"every": max(1, config.train.epochs // PROBES)}}], method.Options
@@ -214,12 +212,20 @@ def epochs_of_steps(steps: int, batch_size: int, images: int, drop_last: bool) -
     return math.ceil(steps / max(1, images // batch_size if drop_last else math.ceil(images / batch_size)))
 
 
+def length_of_steps(values: Layer, facts: DataFacts) -> Layer:
+    """The epochs of a run whose steps are given. A value of another kind is refused by `resolve`."""
+    train = {**TrainConfig().model_dump(), **values.get("train", {})}
+    steps, batch_size = train["steps"], train["batch_size"]
+    if not (isinstance(steps, int) and isinstance(batch_size, int) and steps > 0 and batch_size > 0):
+        return {}
+    return {"train": {"epochs": epochs_of_steps(steps, batch_size, facts.images, bool(train["drop_last"]))}}
+
+
 def epochs_asked(given: Layer, facts: DataFacts) -> int:
     """The epochs that the user asks for, or the usual number. A value of another kind is refused by `resolve`."""
     train = {**TrainConfig().model_dump(), **given.get("train", {})}
-    if isinstance(train["steps"], int) and isinstance(train["batch_size"], int) and train["batch_size"] > 0:
-        return epochs_of_steps(train["steps"], train["batch_size"], facts.images, drop_last=False)
-    asked = given.get("train", {}).get("epochs")
+    length = length_of_steps(given, facts)
+    asked = length["train"]["epochs"] if length else given.get("train", {}).get("epochs")
     return asked if isinstance(asked, int) else usual_epochs(facts, pick_device(str(train["device"])).type)
 
 
