@@ -250,6 +250,25 @@ def test_ctrl_c_says_what_is_done_and_the_same_command_resumes(
     assert "resumed after the 48 images that were done" in done.stdout
 
 
+@pytest.mark.usefixtures("small_parts")
+def test_ctrl_c_in_a_command_that_embeds_for_itself_says_the_same_and_the_next_call_resumes(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("CARL_CACHE", str(tmp_path / "cache"))
+    command = ["group", run, folder, "--groups", "3", "-o", "g.parquet"]
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.use.test_embed.Killed", KeyboardInterrupt)
+        stop_after(patch, 7)
+        done = carl(*command)
+    assert done.returncode == 130
+    assert "interrupted; 48 of 96 images are done and kept in " in done.stderr
+    assert done.stderr.strip().endswith("the same command resumes")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    seen = stop_after(monkeypatch, 100)
+    assert carl(*command).returncode == 0
+    assert sum(seen) == 48
+
+
 class Clock:
     now = 0.0
 

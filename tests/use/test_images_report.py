@@ -122,6 +122,9 @@ def test_arguments_are_runs_or_an_encoder_and_images(run: Path, simclr_run: Path
         names_images(("timm:x", str(run)))
     with pytest.raises(UserError, match="is not a run directory; give runs to compare, or one encoder"):
         names_images((str(run), str(simclr_run), str(folder)))
+    for encoder in ("timm:resnet18", str(run / "encoder.safetensors")):
+        with pytest.raises(UserError, match=f"{encoder} is not a run directory; name its images too: carl report"):
+            names_images((encoder,))
 
 
 def test_options_of_images_are_refused_for_runs(carl: Run, run: Path):

@@ -14,6 +14,8 @@ from carl.reporting.pages import write_comparison, write_report
 from carl.reporting.watch import watch
 from carl.use.requests import ImagesReportRequest
 
+MODELS = ("timm:", "hf-hub:")  # encoders that are no paths
+
 
 @dataclass(frozen=True)
 class ReportRequest:
@@ -72,6 +74,8 @@ def _of_images(request: ReportRequest) -> ImagesReportRequest:
 def names_images(what: tuple[str, ...]) -> bool:
     """Whether the arguments of `carl report` are an encoder and images; otherwise they are runs."""
     runs = [RunDirectory(Path(one)).exists for one in what]
+    if len(what) == 1 and (what[0].startswith(MODELS) or Path(what[0]).is_file()):
+        raise UserError(f"{what[0]} is not a run directory; name its images too: carl report {what[0]} IMAGES")
     if len(what) == 2 and not runs[1]:
         return True
     if len(what) == 2 and not runs[0]:

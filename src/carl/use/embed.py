@@ -428,5 +428,8 @@ def embeddings_for(encoder: UsableEncoder, images: str, split: str | None, progr
     kept = kept_folder("embeddings", "the embeddings") / f"{key}.parquet"
     with locked(f"embeddings-{key}", "embeds the same images") if distributed.is_main() else nullcontext():
         if not distributed.agreed("kept" if kept.is_file() else ""):
-            embed(encoder, source, kept.absolute(), progress=progress)
+            try:
+                embed(encoder, source, kept.absolute(), progress=progress)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt(_what_is_kept(kept.absolute(), source.count)) from None
     return EmbeddingFile(kept, source.name, str(path)) if path.is_dir() else EmbeddingFile(kept)
