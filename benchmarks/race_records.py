@@ -20,7 +20,8 @@ COLUMNS = (
 
 def write_records(results: Path) -> None:
     """Write records.md: one table per class and judge, the best kNN first."""
-    outcomes = [json.loads(path.read_text()) for path in sorted((results / "jobs").glob("*.json"))]
+    kept = [path for path in sorted((results / "jobs").glob("*.json")) if not path.name.startswith("study--")]
+    outcomes = [json.loads(path.read_text()) for path in kept]
     files.write_text(results / "records.md", tables(outcomes))
 
 
@@ -55,8 +56,8 @@ def row(entrant: str, outcomes: Sequence[Outcome], track: Sequence[str]) -> tupl
     return (
         entrant,
         str(len(outcomes)),
-        _mean([accuracy(one, "linear-cached", "top-1") for one in outcomes]),
-        _mean([accuracy(one, "knn", "20") for one in outcomes]),
+        mean_in_words([accuracy(one, "linear-cached", "top-1") for one in outcomes]),
+        mean_in_words([accuracy(one, "knn", "20") for one in outcomes]),
         f"{amount} {unit}",
         "all" if not used else f"{max(used):.1f} minutes{', over: no record' if over else ''}",
         curve(outcomes),
@@ -81,6 +82,6 @@ def curve(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{epoch}: {statistics.mean(values):.1f}" for epoch, values in sorted(points.items()))
 
 
-def _mean(values: Sequence[float]) -> str:
+def mean_in_words(values: Sequence[float]) -> str:
     spread = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2f}{spread}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks import race, race_lightly, race_records
+from benchmarks import race, race_lightly, race_records, race_study
 from benchmarks.race import ENTRANTS, HELD_OUT, MARGIN, PACE_STEPS, Track
 
 from carl.config import merge
@@ -17,6 +17,7 @@ from carl.errors import UserError
 from carl.methods import METHODS
 from carl.reproduction.jobs import Job, outcome_file
 from carl.training.plan import completed
+from carl.views.configured import build_views
 
 WHOLE = Track("imagenet", 50_000, None, 3_600_000, "test")
 SMALL = Track("imagenet", 64, None, 512, "test", source="shapes", side=24, backbone="test_resnet")
@@ -154,3 +155,26 @@ def test_lightlys_example_trains_and_is_judged_like_the_others(results: Path, tm
     assert race.run_entrant(track, race.LIGHTLY, 0, tmp_path / "runs", None, pytest.fail) == found
     assert "| lightly | 1 |" in race_records.tables([found])
     assert race_lightly.BATCH == 256
+
+
+@pytest.mark.parametrize("part", list(race_study.PARTS))
+def test_every_row_of_the_study_is_a_configuration_and_costs_the_same(part: str):
+    track = Track("imagenet", 10_000, None, 120_000, "held-out")
+    names = set()
+    for words, (job,) in race_study.jobs(part, 120_000, 1).items():
+        config = completed(job.layer, track.facts)
+        sides = [recipe.size for recipe in build_views(config, (0.5,) * 3, (0.5,) * 3).recipes]
+        each = METHODS[config.method.name].passes(config, sides) * config.train.batch_size
+        assert config.train.steps is not None, words
+        assert 120_000 - each < config.train.steps * each <= 120_000, words
+        names.add(job.name)
+    assert len(names) == len(race_study.PARTS[part])
+
+
+def test_a_table_of_the_study_has_a_row_for_each_setting_that_is_done():
+    measures = {
+        "linear-cached": {"accuracy": {"trained": {"top-1": 45.0}}}, "knn": {"accuracy": {"trained": {"20": 40.0}}}
+    }  # fmt: skip
+    done = {"measures": measures, "verdict": "healthy", "images_per_second": 100.0}
+    text = race_study.table("views", 1000, {"two": [done], "four": []})
+    assert text.splitlines()[-1] == "| two | 1 | 45.00 | 40.00 | healthy | 100.0 |"
