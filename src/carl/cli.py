@@ -399,7 +399,7 @@ def report(
     help="Type of the numbers written. float16 takes half the space.",
 )  # fmt: skip
 @click.option(
-    "--precision", type=click.Choice(("auto", *defaults.PRECISIONS)), default=EmbedOptions.precision, show_default=True,
+    "--precision", type=click.Choice(("auto", *defaults.PRECISIONS)), default="auto", show_default=True,
     help="Precision to compute in. auto is bf16 on a CPU with instructions for it, else fp32. On GPUs bf16 is faster.",
 )  # fmt: skip
 @click.option("--batch-size", type=int, metavar="N", help=EMBED_BATCH_HELP)

@@ -586,7 +586,7 @@ def shards(pixels: np.ndarray, tmp_path: Path) -> Path:
 
 @pytest.mark.usefixtures("shards")
 def test_every_image_of_shards_has_a_row(carl: Run, run: Path, trained: TrainedModel, small_data: Path, tmp_path: Path):
-    done = carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet")
+    done = carl("embed", run, "shards/{000..001}.tar", "-o", "e.parquet", "--precision", "fp32")
     assert done.returncode == 0, done.stderr
     table = pq.read_table(tmp_path / "e.parquet")
     names = [f"shards/00{shard}.tar#{place}" for shard in range(2) for place in range(12)]

@@ -17,7 +17,8 @@ class EmbedOptions:
     """How images are embedded, and how the rows are written."""
 
     batch_size: int | None = None  # images that go through the encoder together; as in evaluation if None
-    precision: str = "auto"  # or one of PRECISIONS
+    # As in evaluation and for an image to search for, which must find its own copy. `carl embed` asks for `auto`.
+    precision: str = "fp32"
     dtype: str = "float32"  # of the numbers that are written
     rows_per_file: int | None = None  # in a folder; see ROWS_PER_FILE
 
