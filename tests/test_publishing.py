@@ -25,6 +25,7 @@ BY_HAND = {
     "docs",
     "test-oldest",
 }  # targets that .ci/run leaves out; tests/test_installing.py does what `dist` does
+WORDS_PER_MINUTE = 300
 HADOLINT = [] if sys.platform == "win32" else [("hadolint", "Dockerfile")]  # there is no package of it for Windows
 
 
@@ -70,6 +71,13 @@ def test_the_container_file_copies_only_what_exists_and_is_let_in():
 def test_the_version_is_the_same_wherever_it_is_written():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0] == version
+
+
+def test_the_news_of_a_version_are_read_in_about_a_minute():
+    """What it lets you do comes first, and in few words; lists for those who look something up follow."""
+    news = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").partition("\n## ")[2].partition("\n###")[0]
+    assert 0 < len(news.split()) <= WORDS_PER_MINUTE
 
 
 def test_the_tests_for_the_oldest_dependencies_exist():
