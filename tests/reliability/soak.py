@@ -59,6 +59,7 @@ INPUT_SUITES = {
 }
 # What --minutes gives to each part, once the tables of bad input are through.
 SHARES = {"attacks": 0.4, "kills": 0.2, "fuzz": 0.25, "guided": 0.15}
+PARTS = ("inputs", "attacks", "kills", "disk", "fuzz", "guided")
 Found = dict[str, Any]
 
 
@@ -342,6 +343,8 @@ def soak(root: Path, options: argparse.Namespace, guided: bool, found: Found) ->
     if guided:
         parts["guided"] = lambda: fuzz_guided(root, options.guided_seconds, options.seed, found)
     for name, part in parts.items():
+        if options.only not in (None, name):
+            continue
         try:
             part()
         except Exception:  # a fault of the soak itself
@@ -366,6 +369,7 @@ def main() -> None:
     parser.add_argument("--fuzz-seconds", type=float, default=1800, help="for all readers together (default 1800)")
     parser.add_argument("--guided-seconds", type=float, default=1800, help="the same by atheris, if it is installed")
     parser.add_argument("--minutes", type=float, help="for all of it, instead of the seconds of each part")
+    parser.add_argument("--only", choices=PARTS, help="one part alone")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=RESULTS, help="where reliability.md and .json go")
     options = parser.parse_args()
