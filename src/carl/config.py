@@ -267,7 +267,10 @@ class TrainConfig(Section):
         1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
     )
     seed: int = Field(
-        defaults.SEED, ge=0, le=2**63 - 1, description="The same seed gives the same weights on the same machine."
+        defaults.SEED,
+        ge=0,
+        le=defaults.LARGEST_SEED,
+        description="The same seed gives the same weights on the same machine.",
     )
     device: str = Field("auto", description=f"{defaults.DEVICES}.")
     precision: Literal["auto", defaults.Precision] = Field(

@@ -25,6 +25,7 @@ EPOCHS, BATCH_SIZE = 200, 256  # paper, appendix A
 FEWEST_EPOCHS = 10  # on a CPU, however large the data are
 SHAPES_EPOCHS, SHAPES_BATCH_SIZE = 8, 128  # minutes on a CPU
 SEED = 0
+LARGEST_SEED = 2**63 - 1  # that all generators of random numbers take
 PROBES = 20  # of a run, about
 MOST_PRIOR_EPOCHS = 100  # E of Eq. 8; paper, appendix A
 

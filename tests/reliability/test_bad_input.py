@@ -362,6 +362,7 @@ COMMANDS: list[Case] = [
         for value in ("0", "1", "-1", "nan", "x")
     ),
     (["eval", "good", "--seeds", "0"], ["--seeds 0"]),
+    (["eval", "good", "--seeds", "9223372036854775807"], ["--seeds 9223372036854775807"]),
     (["eval", "good", "--epochs", "3"], ["--epochs", "knn"]),
     (["eval", "good", "--protocol", "linear", "--epochs", "0"], ["--epochs 0"]),
     *(
@@ -426,6 +427,12 @@ COMMANDS: list[Case] = [
     (["curate", "good", "one-image", "--keep", "1", "--outliers", "nan"], ["outliers=nan"]),
     (["curate", "good", "one-image", "--keep", "1", "--links", "folder"], ["folder exists"]),
     (["curate", "good", "nosuch", "--keep", "1"], ["nosuch"]),
+    (["curate", "good", "one-image", "--keep", "1", "--seed", "-1"], ["--seed -1"]),
+    (["curate", "good", "one-image", "--keep", "1", "--seed", "36893488147419103228"], ["--seed 36893488147419103228"]),
+    (["group", "good", "one-image", "--groups", "2", "--seed", "-1"], ["--seed -1"]),
+    (["group", "good", "one-image", "--groups", "2", "--seed", "36893488147419103228"], ["--seed 3689348814741910"]),
+    (["group", "good", "one-image", "--groups", "9223372036854775807"], ["--groups 9223372036854775807"]),
+    (["group", "good", "one-image", "--views", "9223372036854775807"], ["--views 9223372036854775807"]),
     (["report"], ["RUN"]),
     (["report", "good", "good"], ["twice"]),
     (["report", "good", "nowhere"], ["nowhere"]),
@@ -435,6 +442,7 @@ COMMANDS: list[Case] = [
     (["compare", "nosuch"], ["nosuch"]),
     (["compare", "data.npz", "--methods", "carl,simclrr"], ["simclrr"]),
     (["compare", "data.npz", "--seeds", "0"], ["--seeds 0"]),
+    (["compare", "data.npz", "--seeds", "9223372036854775807"], ["--seeds 9223372036854775807"]),
     (["compare", "data.npz", "--epochs", "0"], ["train.epochs=0"]),
     (["compare", "data.npz", "--set", "train.seed=abc"], ["train.seed"]),
     (["compare", "data.npz", "--config", "broken.toml"], ["broken.toml"]),

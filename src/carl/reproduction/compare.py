@@ -21,7 +21,7 @@ from carl.defaults import COMPARED, RANDOM
 from carl.errors import UserError, suggestion
 from carl.evaluation.evaluate import evaluate
 from carl.evaluation.intervals import Judged, difference, interval
-from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest
+from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, check_repetitions
 from carl.evaluation.results import TRAINED, UNTRAINED, judged_of
 from carl.evaluation.standing import NOT_TO_CROWN, Entry, Standing, standing
 from carl.methods import METHODS, find_method
@@ -122,8 +122,7 @@ def opened(request: CompareRequest) -> tuple[Comparison, Plan]:
 
     An error that stops every method is raised before anything is written; one that stops some is left to the table.
     """
-    if request.seeds < 1:
-        raise UserError(f"--seeds {request.seeds} is not a number of repetitions; use 1 or more")
+    check_repetitions(request.seeds)
     wrong = next((rate for rate in request.rates if not 0 < rate < float("inf")), None)
     if wrong is not None:
         raise UserError(f"--rates {wrong:g}: rates are numbers above 0; use for example 0.03,0.06,0.12")

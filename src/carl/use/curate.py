@@ -33,7 +33,7 @@ from carl.terminal import TimedProgress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile
 from carl.use.links import check_new_folder, link_or_copy, new_folder
-from carl.use.requests import CurateRequest
+from carl.use.requests import CurateRequest, check_seed
 from carl.use.thumbnails import pages, pictures_of
 
 NEIGHBOURS = 5  # whose similarity tells an outlier
@@ -69,6 +69,7 @@ class Selection:
 
 def curate_images(request: CurateRequest) -> Iterator[str]:
     """Choose a subset, write its list and a sheet of pictures; yields lines about it."""
+    check_seed(request.seed)
     is_table = request.output.suffix.lower() == ".csv"
     files.check_replaceable(request.output, request.force, TABLE_HEADER.encode() if is_table else None)
     sheet = sheet_of(request.output)

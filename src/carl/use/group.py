@@ -31,7 +31,7 @@ from carl.use.grouping.sheet import MARK, sheet_page
 from carl.use.grouping.views import seen_differently
 from carl.use.image_labels import ImageLabels, labels_of
 from carl.use.links import check_new_folder, new_folder
-from carl.use.requests import GROUP_LOSSES, GroupLoss, GroupRequest
+from carl.use.requests import GROUP_LOSSES, GroupLoss, GroupRequest, check_seed
 
 TABLE_HEADER = '"path","group","name","confidence","runner_up"'  # begins every .csv of this command
 MOST_NEIGHBOURS = 20  # that any number of groups asks for
@@ -171,6 +171,7 @@ def _check_values(request: GroupRequest) -> None:
         raise UserError(f"loss {request.loss!r} is unknown{suggestion(request.loss, GROUP_LOSSES)}")
     if request.groups is not None:
         check_groups(request.groups, request.groups)
+    check_seed(request.seed)
     if not 0 <= request.views <= MOST_VIEWS:
         raise UserError(f"--views {request.views}: each view embeds all images again; use 0 to {MOST_VIEWS}")
     if request.views and find_embeddings(request.images) is not None:

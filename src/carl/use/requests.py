@@ -6,10 +6,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from carl.defaults import LARGEST_SEED
+from carl.errors import UserError
 from carl.records.near_duplicates import NEAR_DUPLICATE
 
 GroupLoss = Literal["carl", "temi", "scan"]
 GROUP_LOSSES: tuple[GroupLoss, ...] = get_args(GroupLoss)
+
+
+def check_seed(seed: int) -> None:
+    if not 0 <= seed <= LARGEST_SEED:
+        raise UserError(f"--seed {seed} is out of range; use 0 to {LARGEST_SEED}")
 
 
 @dataclass(frozen=True)

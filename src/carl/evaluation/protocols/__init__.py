@@ -15,6 +15,7 @@ from carl.evaluation.protocols.linear_cached import LINEAR_CACHED
 from carl.evaluation.protocols.semi import SEMI
 from carl.evaluation.protocols.transfer import TRANSFER
 
+MOST_REPETITIONS = 10_000  # ours: each takes at least a second
 PROTOCOLS: dict[str, Protocol] = {  # those that say most about an encoder come first; scores are listed in this order
     "linear": LINEAR,
     "linear-cached": LINEAR_CACHED,
@@ -32,11 +33,15 @@ def find_protocol(name: str) -> Protocol:
     return PROTOCOLS[name]
 
 
+def check_repetitions(seeds: int) -> None:
+    if not 1 <= seeds <= MOST_REPETITIONS:
+        raise UserError(f"--seeds {seeds} is not a number of repetitions; use 1 to {MOST_REPETITIONS}")
+
+
 def check_request(request: EvaluationRequest) -> None:
     """Refuse options that do not go together, before anything is read."""
     name, protocol = request.protocol, find_protocol(request.protocol)
-    if request.seeds < 1:
-        raise UserError(f"--seeds {request.seeds} is not a number of repetitions; use 1 or more")
+    check_repetitions(request.seeds)
     if request.fraction is not None and not protocol.fractions:
         takers = listed([known for known, other in PROTOCOLS.items() if other.fractions])
         raise UserError(f"--fraction is for --protocol {takers}, not {name}; leave it out")
@@ -80,6 +85,7 @@ __all__ = [
     "EvaluationRequest",
     "Outcome",
     "Protocol",
+    "check_repetitions",
     "check_request",
     "each_fraction",
     "find_protocol",
