@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,14 @@ for _name in ("SIGINT", "SIGHUP"):
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
     """No test reads or writes the user's cache."""
     os.environ["CARL_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _float32_by_default() -> Iterator[None]:
+    """Figures do not depend on whether this processor multiplies bfloat16: `auto` is float32, as on most machines."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("carl.precision.instruction_sets", lambda: ())
+        yield
 
 
 @pytest.fixture(scope="session")

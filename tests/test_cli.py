@@ -80,7 +80,7 @@ def test_every_option_tells_its_default_or_what_it_is_for():
         (["pretrain", "DATA", "--image-size", "2"], ["data.image_size=2", "greater than or equal to 8"]),
         (["pretrain", "DATA", "--resume", "auto"], ["--resume auto", "--out"]),
         (["pretrain", "DATA", "--resume", "empty", "--out", "run"], ["--resume empty", "--out run"]),
-        (["pretrain", "DATA", "--batch-size", "8", "--set", "views.pipeline=eval"], ["'eval'", "1 view", "simclr"]),
+        (["pretrain", "DATA", "--batch-size", "8", "--set", "views.pipeline=eval"], ["'eval'", "1 large", "simclr"]),
         (["pretrain", "DATA", "--batch-size", "8", "--set", "views.blur_sigma=[2,1]"], ["blur_sigma", "smaller first"]),
         (["pretrain", "DATA", "--batch-size", "8", "--backbone", "densenet121", "--image-size", "16"], ["16 px"]),
         (["pretrain", "DATA", "--seed", "99999999999999999999999"], ["train.seed", "less than or equal"]),

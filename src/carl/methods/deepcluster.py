@@ -136,6 +136,10 @@ class DeepCluster(Method):
         return {"paper": merge([PAPER, method]), "robust": robust, "shapes": merge([robust, SHAPES_BUDGET])}
 
     @classmethod
+    def probed_prototypes(cls, config: Config) -> int:
+        return DeepclusterOptions.of(config).clusters[0]
+
+    @classmethod
     def clustering_distances(cls, config: Config, images: int) -> int:
         options = DeepclusterOptions.of(config)
         return config.train.epochs * (options.iterations + 1) * images * sum(options.clusters)
