@@ -187,7 +187,7 @@ def _fill_disk(root: Path, disk: Path) -> dict[str, Any]:
         failures.append(done.stderr.strip())
     else:
         assert_same_weights(root / "free", disk / "run")
-    return {"tried": True, "said": said, "failures": failures}
+    return {"tried": True, "said": said.replace(f"{root}/", ""), "failures": failures}
 
 
 def fuzz_child(name: str, seed: int, seconds: float) -> None:
