@@ -56,14 +56,17 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "results"
 
 
-def test_a_small_race_by_passes_is_run_judged_recorded_and_not_run_again(results: Path, tmp_path: Path):
+def test_a_small_race_by_passes_is_run_judged_recorded_and_not_run_again(
+    results: Path, tmp_path: Path, small_data: Path
+):
     said: list[str] = []
+    track = replace(SMALL, source=str(small_data))
     for _ in range(2):
-        assert race.race([SMALL], ["simclr"], 1, tmp_path / "runs", None, race.Shard(), said.append) == 0
+        assert race.race([track], ["simclr"], 1, tmp_path / "runs", None, race.Shard(), said.append) == 0
     assert len([line for line in said if line.startswith("[1/1]")]) == 1
     (kept,) = (results / "jobs").glob("*.json")
     outcome = json.loads(kept.read_text())
-    assert outcome["config"]["train"]["steps"] == SMALL.steps_for(ENTRANTS["simclr"], 512)
+    assert outcome["config"]["train"]["steps"] == track.steps_for(ENTRANTS["simclr"], 512)
     text = (results / "records.md").read_text()
     assert "## imagenet stem, 64 images, 512 passes, judged on test images" in text
     assert "--passes 512 --method simclr --images 64 --stem imagenet --judge test" in text
@@ -147,8 +150,8 @@ def test_more_than_the_budget_is_no_record_and_the_best_stands_first():
     assert "11.7 minutes, over: no record" in lines[1]
 
 
-def test_lightlys_example_trains_and_is_judged_like_the_others(results: Path, tmp_path: Path):
-    track = replace(SMALL, passes=1024)
+def test_lightlys_example_trains_and_is_judged_like_the_others(results: Path, tmp_path: Path, small_data: Path):
+    track = replace(SMALL, source=str(small_data), passes=1024)
     found = race.run_entrant(track, race.LIGHTLY, 0, tmp_path / "runs", None, lambda _: None)
     assert found is not None
     assert found["measures"].keys() == {"linear-cached", "knn"}
