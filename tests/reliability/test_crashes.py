@@ -19,6 +19,7 @@ import torch
 
 from carl.data.photo_images import PhotoImages
 from carl.errors import UserError
+from carl.evaluation.result_files import check_writable
 from carl.records.run_directory import RunDirectory
 from carl.training.checkpoint import load_checkpoint
 from carl.training.journal import Journal
@@ -179,6 +180,14 @@ def test_a_run_directory_that_is_read_only_is_refused(
     FullDisk(monkeypatch, "environment.json", count=0, number=errno.EROFS)
     done = call(tmp_path, "pretrain", small_data, *LIKE_RUN, "--out", "run")
     assert_refused(done, ["cannot make run directory run", "Read-only file system", "--out"])
+
+
+@pytest.mark.parametrize("place", ["file", "file/x", "file/x/y", "link", "link/x"])
+def test_a_place_for_results_that_is_no_folder_is_refused_before_measuring(tmp_path: Path, place: str):
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(UserError, match=f"{place.split('/')[0]} is not a folder"):
+        check_writable(tmp_path / place / "knn.json")
 
 
 def test_a_result_that_cannot_be_written_in_the_end_is_shown(

@@ -91,9 +91,10 @@ def _of_possible_length(name: str) -> str:
 
 def check_writable(path: Path) -> None:
     """Refuse to measure what could not be kept. Nothing is written, not even a folder that is still missing."""
-    if path.parent.exists() and not path.parent.is_dir():
-        raise UserError(f"{path.parent} is a file, and results go into a folder; choose another --out")
-    folder = next(place for place in (path.parent, *path.parent.absolute().parents) if place.is_dir())
+    places = (path.parent, *path.parent.absolute().parents)
+    folder = next(place for place in places if os.path.lexists(place))
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder, and results go into one; choose another --out")
     rights_in_effect = os.access in os.supports_effective_ids  # else capabilities, as in a container, would not count
     if not os.access(folder, os.W_OK | os.X_OK, effective_ids=rights_in_effect):
         raise UserError(
