@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,11 +27,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _float32_by_default() -> Iterator[None]:
-    """Figures do not depend on whether this processor multiplies bfloat16: `auto` is float32, as on most machines."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("carl.precision.instruction_sets", lambda: ())
-        yield
+def _float32_by_default() -> None:
+    """Figures do not depend on whether this processor multiplies bfloat16. Processes that tests start do the same."""
+    os.environ["CARL_PRECISION"] = "fp32"
 
 
 @pytest.fixture(scope="session")

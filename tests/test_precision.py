@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from carl import precision
+from carl.errors import UserError
 from carl.precision import PRECISIONS, computing_in, full_precision, settled_precision
 from carl.records import environment
 from carl.records.environment import instruction_sets
@@ -28,9 +29,18 @@ from carl.records.environment import instruction_sets
 def test_auto_is_bfloat16_only_on_a_cpu_that_multiplies_it(
     has: tuple[str, ...], device: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.delenv("CARL_PRECISION")
     monkeypatch.setattr(precision, "instruction_sets", lambda: has)
     assert settled_precision("auto", device) == expected
     assert [settled_precision(word, device) for word in PRECISIONS] == list(PRECISIONS)
+
+
+def test_the_environment_may_say_what_auto_means(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CARL_PRECISION", "bf16")
+    assert (settled_precision("auto", "cpu"), settled_precision("fp32", "cpu")) == ("bf16", "fp32")
+    monkeypatch.setenv("CARL_PRECISION", "float8")
+    with pytest.raises(UserError, match="CARL_PRECISION=float8 is not a precision; use fp32, bf16, fp16"):
+        settled_precision("auto", "cpu")
 
 
 @pytest.mark.parametrize(("word", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
 from carl import defaults
+from carl.errors import UserError
 from carl.records.environment import MULTIPLY_BFLOAT16, instruction_sets
 
+AUTO_VARIABLE = "CARL_PRECISION"  # what `auto` means, for a cluster of unlike machines that should compute alike
 PRECISIONS: dict[str, torch.dtype | None] = dict(
     zip(defaults.PRECISIONS, (None, torch.bfloat16, torch.float16), strict=True)
 )
@@ -24,10 +27,15 @@ def settled_precision(wanted: str, device_type: str) -> str:
     """The precision that a word of train.precision means on this machine.
 
     `auto` is bf16 on a CPU that multiplies bfloat16 itself. Without such instructions (AVX2) it is emulated and slower
-    than float32. On other devices `auto` is fp32, because no other choice has been measured there.
+    than float32. On other devices `auto` is fp32, because no other choice has been measured there. CARL_PRECISION, if
+    it is set, is what `auto` means.
     """
     if wanted != "auto":
         return wanted
+    if named := os.environ.get(AUTO_VARIABLE):
+        if named not in PRECISIONS:
+            raise UserError(f"{AUTO_VARIABLE}={named} is not a precision; use {', '.join(PRECISIONS)}, or unset it")
+        return named
     multiplies_bfloat16 = any(one in MULTIPLY_BFLOAT16 for one in instruction_sets())
     return "bf16" if device_type == "cpu" and multiplies_bfloat16 else "fp32"
 

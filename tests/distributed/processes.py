@@ -71,8 +71,6 @@ def _enter(
 ) -> None:
     import torch
 
-    from carl import precision
-
     os.environ.update(environment)
     if environment["WORLD_SIZE"] == "1":
         del os.environ["MASTER_ADDR"]
@@ -82,7 +80,6 @@ def _enter(
     os.dup2(output, 2)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
     torch.set_num_threads(1)
-    precision.instruction_sets = lambda: ()  # float32, as in the tests of one process
     function(*arguments)
 
 

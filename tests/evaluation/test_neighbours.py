@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
+from carl import nearest
 from carl.evaluation import neighbours
 from carl.evaluation.neighbours import knn_accuracy, knn_scores, neighbour_stability, view_separation
 
@@ -35,7 +36,7 @@ def test_knn_equals_scikit_learns_with_the_same_distance_and_weights(k: int):
 def test_reading_the_bank_in_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch):
     (train, labels), (test, _) = clouds(300, 0), clouds(120, 1)
     whole = knn_scores(train, labels, test, (5, 20), 0.1, 4)
-    monkeypatch.setattr(neighbours, "BANK_CHUNK", 7)
+    monkeypatch.setattr(nearest, "BANK", 7)
     monkeypatch.setattr(neighbours, "CHUNK", 11)
     parts = knn_scores(train, labels, test, (5, 20), 0.1, 4)
     assert all(torch.allclose(whole[k], parts[k], atol=1e-5) for k in whole)

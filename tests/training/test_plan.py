@@ -59,6 +59,7 @@ def test_a_plan_settles_the_precision_for_this_machine_so_that_a_resumed_run_kee
     small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     layer = layer_for(small_data, train={"precision": "auto", "device": "cpu"})
+    monkeypatch.delenv("CARL_PRECISION")
     monkeypatch.setattr(precision, "instruction_sets", lambda: ("avx2", "avx512_bf16"))
     made = carry_out(plan(PretrainRequest(layer, tmp_path / "run")))
     monkeypatch.setattr(precision, "instruction_sets", lambda: ("avx2",))

@@ -142,7 +142,8 @@ class Epoch:
         for queue in (module for module in method.modules() if isinstance(module, Queue)):
             queue.push(self.embeddings(len(queue.rows)))
         embeddings = self.embeddings(2 * self.batch).requires_grad_()
-        seen = Batch([], torch.arange(self.batch, device=self.device))
+        blank = torch.empty(self.batch, 0, device=self.device)  # losses count views and read no pixels
+        seen = Batch([blank, blank], torch.arange(self.batch, device=self.device))
 
         def step() -> None:
             rows = method.objective_input(embeddings)
