@@ -1,6 +1,6 @@
 """CARL as a LightningModule. Views are made in batches on the device, so the loader only gathers pixels.
 
-Needs `pip install lightning` (or pytorch-lightning); data from `carl.open_dataset`, which opens folders too.
+Needs `pip install lightning` (or pytorch-lightning). The data come from `carl.open_dataset`, which opens folders too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ except ImportError:
 
 
 class Pixels(Dataset):
-    """Images (H, W, C) uint8 with their places in the data, from which the views are drawn."""
+    """Images (H, W, C) uint8 with their positions in the data, which determine the random views."""
 
     def __init__(self, pixels: object) -> None:
         self.pixels = pixels
@@ -34,7 +34,7 @@ class Pixels(Dataset):
 
 
 class CARL(lightning.LightningModule):
-    """An encoder, a projection head and prototypes, trained by Eq. 7."""
+    """An encoder, a projection head and prototypes, trained with Eq. 7."""
 
     def __init__(self, mean: tuple[float, ...], std: tuple[float, ...], epochs: int, prototypes: int = 100) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", nargs="?", default="shapes")
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=-1, help="Stop after so many steps; -1 does not.")
+    parser.add_argument("--steps", type=int, default=-1, help="Stop after this many steps; -1 sets no limit.")
     given = parser.parse_args()
     data = carl.open_dataset(given.data)
     loader = DataLoader(Pixels(data.train.images.pixels), batch_size=128, shuffle=True, drop_last=True)

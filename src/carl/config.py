@@ -41,26 +41,26 @@ class DataConfig(Section):
     image_size: int | None = Field(
         None,
         ge=8,
-        description="Side of the views in pixels. Unset: that of the images. For photos it is then at most "
-        f"{defaults.LARGEST_USUAL_SIDE}, or with `model.init` the size that the weights want.",
+        description="Side of the views in pixels. Unset: the size of the images. For photos that is at most "
+        f"{defaults.LARGEST_USUAL_SIDE}, or with `model.init` the size that the weights expect.",
     )
     normalise: Literal["auto", "images"] = Field(
         "auto",
-        description="`images` normalises by the images' own mean and deviation. auto does so too, unless training "
-        "starts from weights (`model.init`): then it keeps those that the weights were trained with.",
+        description="`images` normalises with the images' own mean and deviation. `auto` does so too, unless training "
+        "starts from weights (`model.init`): then it keeps the values that the weights were trained with.",
     )
     mean: tuple[float, ...] | None = Field(
-        None, description="Mean per channel, of values in [0, 1]. Unset: that of the images, or of `model.init`."
+        None, description="Mean per channel, for pixel values in [0, 1]. Unset: that of the images, or of `model.init`."
     )
     std: tuple[float, ...] | None = Field(
         None, description="Standard deviation per channel. Unset: that of the images, or of `model.init`."
     )
     interpolation: Interpolation = Field(
         "bicubic",
-        description="How images of varied or large size are scaled when they are packed. With `model.init`: as the "
-        "weights want it.",
+        description="How images of varied or large size are scaled when they are packed. With `model.init`: what the "
+        "weights were trained with.",
     )
-    root: str | None = Field(None, description="Folder of downloaded data sets. Unset: the cache folder.")
+    root: str | None = Field(None, description="Folder for downloaded data sets. Unset: the cache folder.")
     max_bad: int | None = Field(
         None,
         ge=0,
@@ -69,26 +69,26 @@ class DataConfig(Section):
     )
     labels: defaults.Labels = Field(
         defaults.LABELS[0],
-        description="`auto` takes the labels of the data, and sub-folders for classes unless they are named like dates "
-        "or numbers; `folders` takes sub-folders of any name; `none` uses no labels.",
+        description="`auto` uses the labels in the data, and takes sub-folders for classes unless they are named like "
+        "dates or numbers; `folders` takes sub-folders of any name; `none` uses no labels.",
     )
     limit: int | None = Field(None, ge=1, description="Train on only this many images. Unset: all.")
     limit_by: LimitBy = Field(
         "balanced",
-        description="Which images `limit` takes: `balanced` a random part, always the same one, with as many images of "
-        "each class as possible; `first` the first ones, as older versions did.",
+        description="Which images `limit` takes. `balanced`: a random part, always the same one, with classes as equal "
+        "in size as possible. `first`: the first ones, as in older versions.",
     )
     held_out: int = Field(
         0,
         ge=0,
         description="Keep this many training images, evenly spaced, out of training and judge on them instead of the "
-        "test images. For choosing values. The rest is copied into memory.",
+        "test images. Use it to choose values. The other images are copied into memory.",
     )
     views_from: ViewsFrom = Field(
         "auto",
         description="What the views are cut from: `packed` pixels of one size, or the `photos` themselves, decoded for "
-        "each batch; auto takes photos where the files are usually at least twice the view's side. `stream` reads "
-        "shards as training goes; auto takes it for tar files, patterns and addresses.",
+        "each batch. `stream` reads shards during training. `auto` chooses `photos` if most files have at least twice "
+        "the view's side, and `stream` for tar files, patterns and addresses.",
     )
     lanes: int | None = Field(
         None,
@@ -122,21 +122,21 @@ class ViewsConfig(Section):
 
     pipeline: str = Field("simclr", description="Named augmentation pipeline.")
     crop_min: float | None = Field(
-        None, gt=0, le=1, description="Smallest area of a crop, as a part of the image. Large views only."
+        None, gt=0, le=1, description="Smallest area of a crop, as a fraction of the image. Large views only."
     )
     count: int | None = Field(
         None,
         ge=1,
         le=64,
-        description="Large views per image. Unset: as many as the pipeline has, usually two. More than two need a "
-        "method that compares them; the others refuse.",
+        description="Large views per image. Unset: as many as the pipeline has, usually two. Only some methods can "
+        "compare more than two; the others refuse.",
     )
     small_count: int | None = Field(
         None,
         ge=0,
         le=64,
-        description="Small views per image, beside the large ones (multi-crop). They are cheap: half the side is a "
-        "quarter of the work. Unset: as many as the pipeline has, usually none.",
+        description="Small views per image, in addition to the large ones (multi-crop). They are cheap: half the side "
+        "means a quarter of the work. Unset: as many as the pipeline has, usually none.",
     )
     small_size: int | None = Field(
         None, ge=8, description="Side of the small views in pixels. Unset: half of a large view's, as in SwAV."
@@ -169,7 +169,7 @@ class ModelConfig(Section):
     init: str | None = Field(None, description="Encoder to start from: a run, a file or timm:NAME. Unset: random.")
     head: Literal["mlp", "none"] = Field(
         "mlp",
-        description="What is between the encoder and the loss: `mlp` a projection head, as in the papers; `none` "
+        description="What is between the encoder and the loss. `mlp`: a projection head, as in the papers. `none`: "
         "nothing, so that the loss compares the encoder's features themselves.",
     )
     hidden_dim: int = Field(512, ge=1, description="Neurons in each hidden layer of the head (paper, appendix A).")
@@ -183,14 +183,14 @@ class ModelConfig(Section):
     tiny_maps: bool = Field(True, description="Faster, exact convolutions on 1x1 and 2x2 maps. CPU only.")
     keep_statistics: bool = Field(
         False,
-        description="Keep the encoder's batch-norm statistics as they are, in training too. Only useful with `init`.",
+        description="Keep the encoder's batch-norm statistics as they are during training. Only useful with `init`.",
     )
     keep_layers: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="Part of the encoder's layers, counted from the image, whose weights stay as they are. A layer is "
-        "a stage of a convolutional network or a block of a transformer. Only useful with `init`.",
+        description="Fraction of the encoder's layers, counted from the input, whose weights stay as they are. A layer "
+        "is a stage of a convolutional network or a block of a transformer. Only useful with `init`.",
     )
 
 
@@ -229,11 +229,11 @@ class OptimConfig(Section):
     trust_coefficient: float = Field(0.001, gt=0, description="Eta of LARS (You et al. 2017).")
     trust_clip: bool = Field(
         False,
-        description="LARS may lower the rate of a layer but not raise it above `lr`. On by default in apex's LARC; "
-        "SwAV's code turns it off. The paper leaves it open.",
+        description="Let LARS lower the rate of a layer, but not raise it above `lr`. It is on by default in apex's "
+        "LARC; SwAV's code turns it off. The paper leaves it open.",
     )
     clip: float = Field(
-        0.0, ge=0, description="Norm at which gradients are clipped; 0 does not clip. ViTs like 1 to 3."
+        0.0, ge=0, description="Norm at which gradients are clipped; 0 does not clip. 1 to 3 is usual for ViTs."
     )
     scale_lr: bool = Field(False, description="Multiply the learning rate by batch size / 256 (Goyal et al. 2017).")
 
@@ -249,19 +249,20 @@ class TrainConfig(Section):
         defaults.EPOCHS,
         ge=1,
         le=10**9,
-        description="Passes over the data (paper, appendix A). On a CPU, data that are not the paper's get fewer.",
+        description="Passes over the data (paper, appendix A). On a CPU, the default may be lower, except for the "
+        "paper's data sets.",
     )
     steps: int | None = Field(
         None,
         ge=1,
-        description="Length of the run in steps, instead of epochs: it may end within one. The last epoch counts as a "
-        "whole one for what is set in epochs. Unset: whole epochs.",
+        description="Length of the run in steps instead of epochs. It may end in the middle of an epoch, which then "
+        "counts as a whole one wherever a value is in epochs. Unset: whole epochs.",
     )
     batch_size: int = Field(
         defaults.BATCH_SIZE,
         ge=2,
         description="Images per step, over all processes (paper, appendix A). "
-        f"Fewer than {2 * defaults.BATCH_SIZE} images get a smaller one.",
+        f"With fewer than {2 * defaults.BATCH_SIZE} images, the default is lower.",
     )
     accumulate: int = Field(
         1, ge=1, description="Parts in which a batch goes through the encoder. The loss still sees the whole batch."
@@ -275,8 +276,8 @@ class TrainConfig(Section):
     device: str = Field("auto", description=f"{defaults.DEVICES}.")
     precision: Literal["auto", defaults.Precision] = Field(
         "auto",
-        description="Number type of training. bf16 and fp16 save time and memory on GPUs, bf16 also on CPUs with "
-        "instructions for it (AVX512_BF16, AMX). auto takes bf16 on such a CPU and fp32 elsewhere.",
+        description="Number type of training. bf16 and fp16 save time and memory on GPUs, and bf16 also on CPUs with "
+        "instructions for it (AVX512_BF16, AMX). `auto` takes bf16 on such a CPU and fp32 elsewhere.",
     )
     sync_batch_norm: bool | None = Field(
         None, description="Batch norm over the batch of all processes. Unset: on GPUs, not on CPUs."
@@ -285,7 +286,9 @@ class TrainConfig(Section):
     channels_last: bool = Field(False, description="Keep images and weights in channels-last order.")
     drop_last: bool = Field(True, description="Leave out the last batch of an epoch if it is not full.")
     keep_epochs: tuple[int, ...] = Field((), description="Epochs after which the encoder is kept, in encoders/.")
-    checkpoint_steps: int = Field(0, ge=0, description="Also save every this many steps; 0 saves once per epoch.")
+    checkpoint_steps: int = Field(
+        0, ge=0, description="Also save a checkpoint after every so many steps. 0: only once per epoch."
+    )
 
     @property
     def length_in_words(self) -> str:
@@ -302,7 +305,7 @@ class ProbeConfig(Section):
         ge=0,
         description=f"Epochs between two probes; 0 never probes. Unset: about {defaults.PROBES} probes per run.",
     )
-    images: int = Field(1000, ge=10, description="Images for prototype health, and test images for kNN.")
+    images: int = Field(1000, ge=10, description="Images to measure prototype health on, and test images for kNN.")
     train_images: int = Field(2000, ge=10, description="Labelled training images that vote in kNN.")
     neighbours: int = Field(
         defaults.KNN_NEIGHBOURS, ge=1, description="Neighbours that vote in kNN. Small data sets prefer fewer."
@@ -317,7 +320,7 @@ class LogConfig(Section):
     details: bool = Field(False, description="Show all figures of training and probes, not only the main ones.")
     tensorboard: bool = Field(False, description="Also log to TensorBoard, in the run directory.")
     wandb: bool = Field(False, description="Also log to Weights & Biases.")
-    wandb_project: str = Field("carl", description="Project of Weights & Biases to log to.")
+    wandb_project: str = Field("carl", description="The Weights & Biases project to log to.")
     report: bool = Field(True, description="Write gallery.npz and report.html at the end of a run.")
 
 

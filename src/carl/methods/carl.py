@@ -76,8 +76,8 @@ class CarlOptions(MethodOptions):
     prior_end: float | None = Field(
         None,
         ge=0,
-        description="Weight of the prior once it has fallen, a of Eq. 8. Unset: half of prior_start, but not below 1 "
-        "(2 with joint targets) unless prior_start is.",
+        description="Weight of the prior once it has fallen, a of Eq. 8. Unset: half of prior_start, but at least 1 "
+        "(2 with joint targets), or prior_start itself if that is less.",
     )
     prior_epochs: int | None = Field(
         None,
@@ -85,13 +85,14 @@ class CarlOptions(MethodOptions):
         description=f"Epochs over which the weight falls, E of Eq. 8. Unset: half of all, at most {MOST_PRIOR_EPOCHS}.",
     )
     prior_schedule: Literal["linear", "cosine", "exponential", "constant"] = Field(
-        "linear", description="How the weight falls. The paper's is linear, and it says that others would do."
+        "linear", description="How the weight falls. The paper uses `linear` and says that others would work too."
     )
     prior_by: Literal["epoch", "step"] = Field(
         "epoch", description="Whether the weight changes once per epoch, as in Eq. 8, or at every step."
     )
     prior_mean: PriorMean = Field(
-        PRIOR_MEAN, description="Mean assignment of Eq. 6: one over `all` views, as in CARP, or `each` view its own."
+        PRIOR_MEAN,
+        description="Mean assignment of Eq. 6: one mean over `all` views, as in CARP, or one for `each` view.",
     )
     targets: Targets = Field(
         PAPER_TARGETS,
@@ -117,25 +118,27 @@ class CarlOptions(MethodOptions):
         "`batch` (batch norm without affine parameters) or `batch-l2` (both).",
     )
     temperature: float = Field(
-        1.0, gt=0, description="Divides the energies: lower makes assignments more certain. Eq. 3 has none, which is 1."
+        1.0,
+        gt=0,
+        description="Divides the energies. A lower value makes assignments more certain. Eq. 3 has none: that is 1.",
     )
     parts: int = Field(
         1,
         ge=1,
         description="Cut the embedding into this many equal parts. The views must choose the same prototype in each. "
-        "With more parts, few prototypes tell more images apart. Eq. 4 has one part.",
+        "With more parts, the same prototypes tell more images apart. Eq. 4 has one part.",
     )
     part_size: int | None = Field(
         None,
         ge=1,
-        description="Dimensions of each part, instead of the number of parts: for embeddings whose size depends on the "
+        description="Dimensions of each part. Use it instead of `parts` when the size of the embedding depends on the "
         "encoder (`model.head = none`).",
     )
     cosine_temperature: float | None = Field(
         None,
         gt=0,
-        description="Instead of `temperature`: assignments as certain as SimCLR with this temperature is, whatever the "
-        "size of the embedding. Needs prototypes and embeddings of unit length.",
+        description="Use it instead of `temperature` to make assignments as certain as those of SimCLR at this "
+        "temperature, whatever the size of the embedding. Needs prototypes and embeddings of unit length.",
     )
     beyond_chance: bool = Field(
         BEYOND_CHANCE,
@@ -152,18 +155,18 @@ class CarlOptions(MethodOptions):
     negatives: Negatives = Field(
         NEGATIVES,
         description="What beyond_chance compares with: all `views` of other images, or the `means` of each image's "
-        "large views, which takes as many times less work as there are views.",
+        "large views. With V views, comparing with the means takes 1/V of the work.",
     )
     teacher: float = Field(
         0.0,
         ge=0,
         lt=1,
         description="Momentum of a slow copy of the network that gives the targets and, with beyond_chance, the "
-        "negatives. It rises to 1 by a cosine, as in BYOL. With averaged targets the loss is the mean over the "
-        "views, otherwise twice that. 0: no copy, the views are each other's targets.",
+        "negatives. It rises to 1 along a cosine, as in BYOL. With averaged targets the loss is the mean over the "
+        "views, otherwise twice that. 0: no copy; the views are each other's targets.",
     )
     frozen_prototypes: bool = Field(
-        False, description="Leave the prototypes as they were drawn, so that the encoder alone learns."
+        False, description="Keep the prototypes at their random start, so that only the encoder and the head learn."
     )
 
     @property

@@ -36,12 +36,12 @@ class CarpOptions(MethodOptions):
     """Defaults are those of the authors' repository."""
 
     name: Literal["carp"] = "carp"
-    prototypes: int = Field(65_536, ge=2, description="Number of prototypes, K, over all partitions.")
+    prototypes: int = Field(65_536, ge=2, description="Number of prototypes, K, in all partitions together.")
     partition_size: int = Field(
         512, ge=2, description="Prototypes in each random partition. Partitions are drawn anew at every step."
     )
     momentum: float = Field(
-        0.99, ge=0, le=1, description="Momentum of the teacher at the start. It rises to 1 by a cosine."
+        0.99, ge=0, le=1, description="Momentum of the teacher at the start. It rises to 1 along a cosine."
     )
 
 

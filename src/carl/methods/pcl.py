@@ -47,14 +47,14 @@ class PclOptions(MethodOptions):
     temperature: float = Field(0.2, gt=0)
     momentum: float = Field(0.999, ge=0, le=1, description="Momentum of the key encoder.")
     queue: int = Field(NEGATIVES, ge=1, description="Keys kept as negatives.")
-    negative_prototypes: int = Field(NEGATIVES, ge=1, description="Clusters drawn as negatives, if there are more.")
+    negative_prototypes: int = Field(NEGATIVES, ge=1, description="At most this many clusters are drawn as negatives.")
     warmup_epochs: int | None = Field(
         None, ge=0, description=f"Epochs with InfoNCE alone. Unset: {MOST_WARMUP}, or a tenth of a shorter run."
     )
     smoothing: float = Field(10.0, ge=0, description="Alpha of PCL's Eq. 12.")
     iterations: int = Field(20, ge=1, description="Iterations of k-means.")
-    restarts: int = Field(5, ge=1, description="Starts of k-means. The best is kept.")
-    shuffle_groups: int = Field(8, ge=1, description="As for MoCo.")
+    restarts: int = Field(5, ge=1, description="Number of times k-means is started. The best result is kept.")
+    shuffle_groups: int = Field(8, ge=1, description="Same as for MoCo.")
 
 
 # MoCo's values, with clustering from the middle of the run on: before that there is nothing to cluster.

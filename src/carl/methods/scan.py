@@ -59,7 +59,7 @@ class ScanOptions(MethodOptions):
     head_steps: int = Field(
         100,
         ge=0,
-        description="Steps in which only the groups learn, on the features of the start. SCAN has none.",
+        description="Steps before training in which only the groups learn, on fixed features. SCAN has none.",
     )
 
 

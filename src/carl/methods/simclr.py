@@ -27,7 +27,7 @@ from carl.methods.losses import nt_xent
 class SimclrOptions(MethodOptions):
     name: Literal["simclr"] = "simclr"
     temperature: float = Field(
-        0.2, gt=0, description="Temperature: 0.2 in CARL's paper (appendix A), 0.5 in SimCLR's own."
+        0.2, gt=0, description="Temperature: 0.2 in CARL's paper (appendix A), 0.5 in SimCLR's own paper."
     )
     head_norm: bool = Field(
         False,

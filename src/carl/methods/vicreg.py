@@ -33,7 +33,7 @@ class VicregOptions(MethodOptions):
     regulariser: Literal["variance", "coding-rate"] = Field(
         "variance",
         description="What keeps embeddings apart: variance and covariance (VICReg), or the coding rate of EMP-SSL. "
-        "That is meant for many views (`views.count`) and compares directions only.",
+        "The latter is meant for many views (`views.count`) and compares directions only.",
     )
     invariance: float = Field(
         25.0, ge=0, description="Weight of the distance between views (the authors' --sim-coeff)."
@@ -41,13 +41,17 @@ class VicregOptions(MethodOptions):
     variance: float = Field(25.0, ge=0, description="Weight of the variance of each dimension (--std-coeff).")
     covariance: float = Field(1.0, ge=0, description="Weight of the covariance between dimensions (--cov-coeff).")
     similarity: float = Field(
-        200.0, ge=0, description="With coding-rate: weight of the cosine of a view and the mean of its image's views."
+        200.0,
+        ge=0,
+        description="With coding-rate: weight of the cosine between a view and the mean of its image's views.",
     )
     coding_epsilon: float = Field(
         0.2, gt=0, description="With coding-rate: how finely directions are told apart (EMP-SSL's --eps)."
     )
     loss_scale: float = Field(
-        1.0, gt=0, description="Multiplies the loss. LARS does not feel it; SGD with EMP-SSL's weights needs 0.005."
+        1.0,
+        gt=0,
+        description="Multiplies the loss. It makes no difference to LARS; SGD with EMP-SSL's weights needs 0.005.",
     )
 
 
