@@ -8,15 +8,18 @@ import re
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from threadpoolctl import threadpool_limits
 
 from carl.errors import UserError
 from carl.evaluation.intervals import packed
+from carl.reporting import projections
 from carl.reporting.comparison import MOST_TOGETHER, config_differences, ranking
 from carl.reporting.pages import Contestant, write_comparison, write_contestants, write_report
 from carl.reporting.run_reader import Run, read_run, read_runs
@@ -399,14 +402,19 @@ def large_gallery(names: list[str] | None = None) -> dict[str, Any]:
 def test_a_report_of_ten_thousand_images_takes_under_30_s_and_15_mb(tmp_path: Path):
     gallery = large_gallery([f"photos/2024/{i:08d}.jpg" for i in range(10_000)])
     run = make_run(tmp_path / "run", gallery, prototypes=300)
-    start = time.process_time()  # of all threads: what it takes on a machine that does nothing else, or less
-    page = write_report(run)
-    assert time.process_time() - start < 30
+    import_module("sklearn.manifold")  # first, or its threads would not know of the limit
+    with threadpool_limits(1):  # threads that wait for each other on a busy machine would count as work
+        start = time.process_time()
+        page = write_report(run)
+        assert time.process_time() - start < 30
     assert page.stat().st_size < 15_000_000
 
 
 @pytest.mark.slow
-def test_long_names_and_many_runs_take_room_from_the_thumbnails_not_more_than_15_mb(tmp_path: Path):
+def test_long_names_and_many_runs_take_room_from_the_thumbnails_not_more_than_15_mb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(projections, "LANDMARKS", 200)  # the map of each run in a second: only the size is asked for
     gallery = large_gallery(["\u0444\u043e\u0442\u043e" * 100 + f"{i}.jpg" for i in range(10_000)])
     runs = [make_run(tmp_path / f"run{number}", None, prototypes=300) for number in range(MOST_TOGETHER)]
     for number, run in enumerate(runs):
