@@ -31,7 +31,7 @@ MOST_PRIOR_EPOCHS = 100  # E of Eq. 8; paper, appendix A
 
 LARGEST_USUAL_SIDE = 96  # for photos; a random crop with 8% of the area is then still 27 pixels wide
 AS_IS_SIDE = 256  # pixels; larger images are always scaled down, because thousands of them may wait in memory
-FEATURE_BATCH = 256  # images through a frozen encoder at once: so `carl embed` gives the features that are evaluated
+FEATURE_BATCH = 128  # images through a frozen encoder at once: so `carl embed` gives the features that are evaluated
 LARGEST_SIDE = 4096  # pixels; an encoder needs gigabytes for a single view of this size
 MOST_CLASSES = 2**16  # of any data set; an image's label may come from a stranger's file
 LANES = 64  # parts of a stream read at the same time, at most, unless there are more processes
