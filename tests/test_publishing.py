@@ -68,6 +68,20 @@ def test_the_container_file_copies_only_what_exists_and_is_let_in():
     assert all((ROOT / name).exists() and f"!{name}" in let_in for name in copied)
 
 
+@pytest.mark.parametrize(
+    ("index", "asked"),
+    [("", "install torch torchvision"), ("an index", "install torch torchvision --index-url an index")],
+)
+@pytest.mark.skipif(sys.platform == "win32", reason="the commands of the container file are for a POSIX shell")
+def test_the_container_file_takes_torch_from_the_usual_index_unless_told(index: str, asked: str):
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
+    assert "://" not in text
+    (command,) = re.findall(r"^RUN (.*torchvision.*)$", text, re.MULTILINE)
+    script = f'pip() {{ echo $# "$@"; }}; {command}'
+    done = subprocess.run(["sh", "-c", script], env={"TORCH_INDEX": index}, capture_output=True, text=True)
+    assert done.stdout.split(maxsplit=1) == [str(5 if index else 3), f"{asked}\n"]
+
+
 def test_the_version_is_the_same_wherever_it_is_written():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -17,6 +17,7 @@ from carl.data.listing import EncodedImage, EncodedSplit, Listing
 from carl.data.packing import cache
 from carl.records.run_directory import RUN_FORMAT, RunDirectory
 from carl.training.checkpoint import load_checkpoint
+from carl.use.encoder import load_trained
 from tests.reliability.conftest import assert_refused, call
 from tests.reliability.make_fixtures import ARCHIVE, DATA
 from tests.reliability.world import copy_run, encoded
@@ -49,6 +50,11 @@ def test_a_run_of_version_1_is_evaluated_embedded_reported_and_resumed(first: Pa
         assert done.returncode == 0, (command, done.stderr)
     assert load_checkpoint(first / "run" / "checkpoint.pt").step == 6
     assert pq.read_table(first / "made.parquet").num_rows == 20
+
+
+def test_embeddings_that_version_0_1_made_still_belong_to_their_run(first: Path):
+    digest = "37d34275e68c03b077080fb4721ad9ae"  # what 0.1.0 writes into an embeddings file of this run
+    assert load_trained(first / "run", "cpu").digest == digest
 
 
 def test_a_packed_store_of_version_1_is_read(first: Path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -174,7 +175,7 @@ class TrainedModel(UsableEncoder):
         digest = hashlib.blake2b(digest_size=16)
         for file in (self.run.encoder_file, self.run.head_file):
             digest.update(file.read_bytes() if file.is_file() else b"")
-        digest.update(repr(self.data).encode())
+        digest.update(_stable_text(self.data).encode())
         return digest.hexdigest()
 
     def _compute(self, views: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -182,6 +183,12 @@ class TrainedModel(UsableEncoder):
             return super()._compute(views)
         with frozen(self.method):
             return _features_and_assignments(self.method, views)
+
+
+def _stable_text(data: DataRecord) -> str:
+    """The record as text, without what is at its default: a field added later leaves older digests as they are."""
+    pairs = ((one.name, getattr(data, one.name), one.default) for one in dataclasses.fields(data))
+    return f"DataRecord({', '.join(f'{name}={value!r}' for name, value, default in pairs if value != default)})"
 
 
 def _features_and_assignments(method: Method, views: Tensor) -> tuple[Tensor, Tensor | None]:
