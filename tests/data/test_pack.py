@@ -15,6 +15,7 @@ import pytest
 
 from carl.data import open_dataset
 from carl.data.decoding import decode, parallel
+from carl.data.decoding.file_arrays import FileArray
 from carl.data.listing import silent
 from carl.data.open import list_source
 from carl.data.packing import pack
@@ -51,7 +52,7 @@ def test_a_second_start_decodes_nothing_and_gives_the_same(folder, decoded):
     assert len(decoded) == 6
     second = open_dataset(folder)
     assert len(decoded) == 6
-    assert isinstance(second.train.images.pixels, np.memmap)
+    assert isinstance(second.train.images.pixels, FileArray)
     np.testing.assert_array_equal(first.train.images.pixels, second.train.images.pixels)
     assert second.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     for attribute in ("fingerprint", "statistics", "class_names", "notes", "name", "opened"):
@@ -159,7 +160,7 @@ def test_a_cache_that_cannot_be_written_means_memory_and_a_note(folder, tmp_path
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("CARL_CACHE", str(tmp_path / "file"))
     dataset = open_dataset(folder)
-    assert not isinstance(dataset.train.images.pixels, np.memmap)
+    assert isinstance(dataset.train.images.pixels, np.ndarray)
     assert dataset.train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert "packed in memory" in dataset.notes[-1]
 
@@ -175,7 +176,7 @@ def test_a_full_disk_means_memory_and_a_note_or_an_error_that_names_the_remedy(f
 
     monkeypatch.setattr(pack.PixelWriter, "append", full)
     dataset = open_dataset(folder)
-    assert not isinstance(dataset.train.images.pixels, np.memmap)
+    assert isinstance(dataset.train.images.pixels, np.ndarray)
     assert dataset.fingerprint == fingerprint
     assert "is full" in dataset.notes[-1]
     monkeypatch.setattr(pack, "memory_of_machine", lambda: 1000)

@@ -56,6 +56,7 @@ INPUT_SUITES = {
     "test_hostile": "hostile files",
     "test_hostile_weights": "hostile weights and checkpoints",
     "test_odd_files": "files and places that are not what they seem",
+    "test_cut_files": "files that are cut short while they are in use",
 }
 # What --minutes gives to each part, once the tables of bad input are through.
 SHARES = {"attacks": 0.4, "kills": 0.2, "fuzz": 0.25, "guided": 0.15}

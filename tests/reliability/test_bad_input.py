@@ -77,6 +77,7 @@ ARGUMENTS: list[Case] = [
     (pretrain("--backbone", "test_vit", "--stem", "small"), ["--stem small", "ResNets"]),
     (pretrain("--stem", ""), ["--stem"]),
     (pretrain("--init", ""), ["'' does not exist", "a run directory"]),
+    (pretrain("--init", "timm:test_resnet@"), ["timm:test_resnet@: there is no file after the @", "leave the @ out"]),
     (pretrain("--init", "folder"), ["folder", "not a run directory"]),
     (pretrain("--init", "text.txt"), ["text.txt", "no weights"]),
     (pretrain("--init", "list.pth"), ["list.pth", "state dict"]),

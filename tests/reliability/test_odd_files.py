@@ -100,14 +100,6 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, pipe: 
 # Files that change while they are in use
 
 
-def test_a_mapped_file_that_becomes_shorter_is_an_error_and_does_not_kill(tmp_path: Path):
-    np.save(tmp_path / "x.npy", np.zeros((2000, 8, 8, 3), np.uint8))
-    images = open_dataset(tmp_path / "x.npy").train.images
-    os.truncate(tmp_path / "x.npy", 4096)
-    with pytest.raises(UserError, match=r"x\.npy became shorter"):
-        images.gather(np.arange(1990, 2000))
-
-
 def test_a_sizes_cache_with_zeros_is_made_anew(tmp_path: Path, own_cache: Path):
     save_images(tmp_path / "photos", side=300)
     sizes = open_dataset(tmp_path / "photos", image_size=16, views_from="photos").train.photos

@@ -317,6 +317,7 @@ def test_an_answer_of_any_kind_means_that_there_is_a_network(tmp_path: Path):
         (["timm:resnet18.nothing"], ["resnet18.nothing", "did you mean 'resnet18."]),
         (["resnet18"], ["does not exist", "did you mean timm:resnet18?"]),
         (["timm:test_resnet@nowhere.pth"], ["nowhere.pth", "no file"]),
+        (["timm:test_resnet@"], ["timm:test_resnet@: there is no file after the @", "leave the @ out"]),
         (["timm:resnet18@WEIGHTS"], ["does not fit the encoder", "--backbone"]),
         (["WEIGHTS"], ["does not say which architecture", "--backbone"]),
         (["WEIGHTS", "--backbone", "resnet18"], ["does not fit the encoder", "--backbone"]),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from carl.data.decoding.mapped_arrays import check_not_cut
+from carl.data.decoding.file_arrays import FileArray
 from carl.framing import Interpolation
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ ViewSource = Literal["packed", "photos", "stream"]
 
 @dataclass(frozen=True, eq=False)
 class PackedImages:
-    """Equal-sized images in one array; memory-mapped when they come from the cache."""
+    """Equal-sized images in one array, in memory or in a file."""
 
-    pixels: np.ndarray  # (N, H, W, C) uint8
+    pixels: np.ndarray | FileArray  # (N, H, W, C) uint8
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -44,8 +44,12 @@ class PackedImages:
 
     def gather(self, indices: np.ndarray) -> np.ndarray:
         """The images at `indices`, in that order, as a new array (B, H, W, C)."""
-        check_not_cut(self.pixels)
         return np.ascontiguousarray(self.pixels[indices])
+
+    def first(self, count: int) -> PackedImages:
+        """The first `count` images; nothing is copied."""
+        pixels = self.pixels
+        return PackedImages(pixels.first(count) if isinstance(pixels, FileArray) else pixels[:count])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +80,7 @@ class Split:
     def head(self, count: int) -> Split:
         """The first `count` images; nothing is copied."""
         return Split(
-            PackedImages(self.images.pixels[:count]),
+            self.images.first(count),
             None if self.labels is None else self.labels[:count],
             None if self.names is None else self.names[:count],
             None if self.photos is None else self.photos.subset(np.arange(count)),

@@ -12,6 +12,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from carl.data.dataset import Dataset, Split
 from carl.data.decoding.decode import shown_bands
+from carl.data.decoding.file_arrays import FileArray
 from carl.data.open import SOURCES, open_dataset
 from carl.defaults import LABELS, Labels
 from carl.files import atomic_writer, check_replaceable
@@ -88,8 +89,8 @@ def describe(dataset: Dataset) -> list[Row]:
         ("std", ", ".join(f"{value:.4f}" for value in dataset.statistics.std)),
         ("fingerprint", dataset.fingerprint),
     ]
-    if isinstance(images.pixels, np.memmap):
-        rows.append(("packed in", str(images.pixels.filename)))
+    if isinstance(images.pixels, FileArray):
+        rows.append(("packed in", str(images.pixels.path)))
     return rows + [("note", note) for note in dataset.notes]
 
 

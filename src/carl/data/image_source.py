@@ -13,9 +13,8 @@ import numpy as np
 
 from carl.data.dataset import UNLABELLED
 from carl.data.decoding.decode import Fitted
-from carl.data.decoding.mapped_arrays import check_not_cut
 from carl.data.decoding.parallel import Oversized, measure_all
-from carl.data.listing import ArraySplit, EncodedImage, EncodedSplit, MappedSplit, SplitListing
+from carl.data.listing import ArraySplit, EncodedImage, EncodedSplit, SplitListing, StoredSplit
 from carl.quality import Value
 
 
@@ -69,10 +68,9 @@ def _images(split: SplitListing, prefix: str, start: int) -> Iterator[EncodedIma
         yield from islice(split.read(), start, None)
         return
     number = 0
-    for pixels, labels in [(split.pixels, split.labels)] if isinstance(split, MappedSplit) else split.read():
+    for pixels, labels in [(split.pixels, split.labels)] if isinstance(split, StoredSplit) else split.read():
         for row in range(max(0, start - number), len(pixels)):
             label = UNLABELLED if labels is None else int(labels[row])
-            check_not_cut(pixels)
             yield EncodedImage(f"{prefix}#{number + row}", pixels[row], label)
         number += len(pixels)
 

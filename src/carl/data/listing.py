@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from carl.data.decoding.file_arrays import FileArray
 from carl.defaults import MOST_CLASSES
 from carl.errors import UserError
 
@@ -76,10 +77,10 @@ class ArraySplit:
 
 
 @dataclass(frozen=True, eq=False)
-class MappedSplit:
-    """Pixels in an array that can be used as it is, such as a memory-mapped .npy file."""
+class StoredSplit:
+    """Pixels in a file that can be used as it is, such as a .npy file."""
 
-    pixels: np.ndarray  # (N, H, W, C) uint8
+    pixels: FileArray  # (N, H, W, C) uint8
     labels: np.ndarray | None = None  # (N,) int64
 
     @property
@@ -87,7 +88,7 @@ class MappedSplit:
         return len(self.pixels)
 
 
-SplitListing = EncodedSplit | ArraySplit | MappedSplit
+SplitListing = EncodedSplit | ArraySplit | StoredSplit
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ import numpy as np
 from carl.data.dataset import Dataset
 from carl.data.decoding.crop import crop_file, pool, upright_size
 from carl.data.decoding.decode import strict_decoding
-from carl.data.decoding.mapped_arrays import map_array
+from carl.data.decoding.file_arrays import open_array
 from carl.data.listing import EncodedSplit, Listing, Progress
 from carl.errors import UserError
 from carl.files import atomic_writer
@@ -128,7 +128,7 @@ def _not_photos(name: str) -> UserError:
 def _kept_sizes(kept: Path, count: int) -> np.ndarray | None:
     """The sizes of `count` images from the cache; None if they are missing, or if no images can have these sizes."""
     try:
-        sizes = np.array(map_array(kept))
+        sizes = np.asarray(open_array(kept))
     except Exception:  # a damaged header raises nearly anything
         return None
     if sizes.shape != (count, 2) or sizes.dtype != np.int64 or sizes.min() < 1 or sizes.max() > _LONGEST_SIDE:

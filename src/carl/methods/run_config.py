@@ -36,7 +36,7 @@ def with_absolute_paths(layer: Layer) -> Layer:
 
 def absolute_encoder(given: str) -> str:
     """The name of an encoder with its file or folder named in full."""
-    model, at, file = given.partition("@")
-    if given.startswith("timm:") and at and os.path.exists(expanded(file)):
+    model, _, file = given.partition("@")
+    if given.startswith("timm:") and file and os.path.exists(expanded(file)):
         return f"{model}@{expanded(file).resolve()}"
     return str(expanded(given).resolve()) if given and os.path.exists(expanded(given)) else given

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from carl.errors import UserError
+from carl.models.safetensors_files import read_tensors
 from carl.models.torch_files import read_torch_file
 
 CLASSIFIERS = ("fc.", "head.", "classifier.", "head.fc.")  # layers above the representation, by timm's names
@@ -21,7 +21,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UserError(f"{str(path)!r} is not a file; give a .safetensors or .pth file")
     try:
         if path.suffix == ".safetensors":
-            return dict(load_file(path))
+            return read_tensors(path)
         loaded = read_torch_file(path)
     except Exception as error:  # each format has errors of its own; all mean that the file is not usable
         reason = (str(error).splitlines() or ["unreadable"])[0]

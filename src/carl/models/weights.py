@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import save
 from torch import nn
 
 from carl import files
 from carl.errors import UserError
+from carl.models.safetensors_files import read_tensors
 from carl.records.weights_hash import StoredTensor, hash_tensors
 
 
@@ -35,7 +36,7 @@ def _with_sorted_facts(content: bytes) -> bytes:
 
 def read_weights_into(path: Path, module: nn.Module) -> None:
     try:
-        module.load_state_dict(load_file(path))
+        module.load_state_dict(read_tensors(path))
     except Exception as error:  # a damaged file and a foreign one differ only in their message
         reason = " ".join(str(error).split()[:30]) or "unreadable"
         raise UserError(f"{path} does not fit this run: {reason}; restore the file or train again") from None

@@ -3,7 +3,7 @@
 CARL_CACHE/packed/KEY/
   meta.json            format version, source, class names, statistics, notes
   bad-files.txt        one line per image that was left out: name, tab, reason
-  train/pixels.npy     (N, H, W, C) uint8, memory-mapped; missing if the source's own file is used
+  train/pixels.npy     (N, H, W, C) uint8, read row by row; missing if the source's own file is used
   train/labels.npy     (N,) int64, if there are labels
   train/names.json     if the images were files
   test/...
@@ -29,13 +29,14 @@ from filelock import Timeout
 
 from carl import files
 from carl.data.dataset import Dataset, PackedImages, Split, Statistics
-from carl.data.decoding.mapped_arrays import map_array
-from carl.data.listing import Listing, MappedSplit
+from carl.data.decoding.file_arrays import open_array
+from carl.data.listing import Listing, StoredSplit
 from carl.errors import UserError
 from carl.terminal import warn
 from carl.user_paths import NO_FOLDER, cache_folder
 
 FORMAT_VERSION = 1
+MAKE_ANEW = "run this again, and the images are packed anew"
 _ABANDONED_AFTER = 2 * 24 * 3600  # seconds without a write, after which no process can still be writing it
 
 
@@ -151,9 +152,9 @@ def load(folder: Path, listing: Listing) -> tuple[Dataset, int] | None:
 
 def _load_split(folder: Path, listing: Listing, name: str) -> Split:
     source = listing.splits[name]
-    if isinstance(source, MappedSplit):
+    if isinstance(source, StoredSplit):
         return Split(PackedImages(source.pixels), source.labels)
-    pixels = map_array(folder / "pixels.npy")
+    pixels = open_array(folder / "pixels.npy", MAKE_ANEW)
     labels_file, names_file = folder / "labels.npy", folder / "names.json"
     labels = np.load(labels_file, allow_pickle=False) if labels_file.exists() else None
     names = tuple(json.loads(names_file.read_text())) if names_file.exists() else None

@@ -21,15 +21,16 @@ import numpy as np
 
 from carl.data.dataset import UNLABELLED, Dataset, PackedImages, Split
 from carl.data.decoding.decode import Shape, image_size, strict_decoding
+from carl.data.decoding.file_arrays import FileArray, open_array
 from carl.data.decoding.parallel import Oversized, decode_all
 from carl.data.listing import (
     ArraySplit,
     BadFile,
     EncodedSplit,
     Listing,
-    MappedSplit,
     Progress,
     SplitListing,
+    StoredSplit,
 )
 from carl.data.packing import cache
 from carl.data.packing.pixel_statistics import pixels_digest, statistics_and_digest
@@ -190,7 +191,7 @@ class _Packing:
             bad_files=len(self.bad),
         )
         meta.write(self.folder)
-        del splits  # so that the files are not mapped while they are moved
+        del splits  # so that the files are closed while they are moved
         dataset = cache.publish(self.folder, self._entry(), self.listing)
         if self.size is None and self.fitted_side is not None:
             with suppress(OSError), atomic_writer(_side_file(self.listing)) as file:  # or it is found again
@@ -198,7 +199,7 @@ class _Packing:
         return dataclasses.replace(dataset, fitted=self.fitted_side is not None)
 
     def _pack_split(self, name: str, split: SplitListing) -> Split:
-        if isinstance(split, MappedSplit):
+        if isinstance(split, StoredSplit):
             return Split(PackedImages(split.pixels), split.labels)
         with self._stream(name) as stream:
             writer = PixelWriter(stream)
@@ -349,8 +350,8 @@ class PixelWriter:
         self._stream.write(np.ascontiguousarray(pixels).data)
         self.count += len(pixels)
 
-    def finish(self) -> np.ndarray:
-        """The pixels (N, H, W, C), memory-mapped if they are in a file."""
+    def finish(self) -> np.ndarray | FileArray:
+        """The pixels (N, H, W, C), in their file if there is one."""
         self._stream.seek(0)
         self._write_header()  # has the length of the first one: NumPy leaves room for the first axis to grow
         assert self._stream.tell() == self._data_start
@@ -359,8 +360,7 @@ class PixelWriter:
             data = np.frombuffer(self._stream.getbuffer(), np.uint8, offset=self._data_start)
             return data.reshape(self.count, *self.shape)
         os.fsync(self._stream.fileno())  # the entry's name must not reach the disk before its pixels
-        pixels: np.ndarray = np.load(self._stream.name, mmap_mode="r", allow_pickle=False)
-        return pixels
+        return open_array(Path(self._stream.name), cache.MAKE_ANEW)
 
     def _write_header(self) -> None:
         header = {"descr": "|u1", "fortran_order": False, "shape": (self.count, *self.shape)}

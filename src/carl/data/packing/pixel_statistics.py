@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zlib
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 
 from carl.data.dataset import Statistics
-from carl.data.decoding.mapped_arrays import check_not_cut
+from carl.data.decoding.file_arrays import FileArray
 from carl.data.listing import Progress, silent
 
 Result = TypeVar("Result")
@@ -24,7 +25,7 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def statistics_and_digest(pixels: np.ndarray, progress: Progress = silent) -> tuple[Statistics, int]:
+def statistics_and_digest(pixels: np.ndarray | FileArray, progress: Progress = silent) -> tuple[Statistics, int]:
     """Mean and population standard deviation per channel of (N, H, W, C) uint8, scaled to [0, 1], and a checksum.
 
     A channel that never varies gets the standard deviation of one grey level, so that dividing by it is safe.
@@ -42,7 +43,7 @@ def statistics_and_digest(pixels: np.ndarray, progress: Progress = silent) -> tu
     return Statistics(tuple((mean / 255).tolist()), tuple((deviation / 255).tolist())), digest
 
 
-def pixels_digest(pixels: np.ndarray, progress: Progress = silent) -> int:
+def pixels_digest(pixels: np.ndarray | FileArray, progress: Progress = silent) -> int:
     """A checksum that changes with any pixel and with their order, and costs hardly more than reading them."""
     digest = 0
     for checksum in _map_chunks(_checksum, pixels, progress, "checksum"):
@@ -75,14 +76,13 @@ def _chunk_sums(chunk: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _map_chunks(
-    function: Callable[[np.ndarray], Result], pixels: np.ndarray, progress: Progress, what: str
+    function: Callable[[np.ndarray], Result], pixels: np.ndarray | FileArray, progress: Progress, what: str
 ) -> Iterator[Result]:
     """The `function` of every chunk, in order, computed by one thread per core."""
-    step = max(1, CHUNK_BYTES // max(1, pixels[:1].nbytes))
+    step = max(1, CHUNK_BYTES // max(1, math.prod(pixels.shape[1:])))
     starts = range(0, len(pixels), step)
 
     def of_chunk(start: int) -> Result:
-        check_not_cut(pixels)
         return function(pixels[start : start + step])
 
     with ThreadPoolExecutor(available_cores()) as pool:

@@ -12,14 +12,14 @@ from typing import IO
 
 import numpy as np
 
-from carl.data.decoding.mapped_arrays import check_not_cut, map_array
+from carl.data.decoding.file_arrays import FileArray, open_array
 from carl.data.listing import (
     LARGEST_IMAGE,
     MOST_LETTERS,
     ArraySplit,
     Listing,
-    MappedSplit,
     SplitListing,
+    StoredSplit,
     as_splits,
     files_key,
     split_in_name,
@@ -96,18 +96,24 @@ def as_labels(values: np.ndarray, count: int, where: str) -> np.ndarray:
 
 def _npy_split(path: Path, labels_file: Path | None) -> SplitListing:
     try:
-        array = map_array(path)
+        array = open_array(path)
     except _UNREADABLE as error:
         raise UserError(
             f"{path} cannot be read as an array of numbers ({error}); save uint8 images with numpy.save"
         ) from error
-    pixels = as_images(array, str(path))
+    shape = as_images(_stand_in(array.shape, array.dtype), str(path)).shape
     labels = None
     if labels_file is not None:
-        labels = as_labels(_load_small(labels_file), len(pixels), str(labels_file))
-    if pixels.flags.c_contiguous:
-        return MappedSplit(pixels, labels)
-    return ArraySplit(len(pixels), lambda: _blocks(pixels, labels))
+        labels = as_labels(_load_small(labels_file), len(array), str(labels_file))
+    pixels = array.with_last_axis() if array.ndim == 3 else array
+    if pixels.shape == shape and not array.columns_first:
+        return StoredSplit(pixels, labels)
+    return ArraySplit(len(array), lambda: _blocks(pixels, labels))
+
+
+def _stand_in(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array of this shape and type that takes no memory."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
 
 
 def as_images(array: np.ndarray, where: str) -> np.ndarray:
@@ -136,11 +142,12 @@ def as_images(array: np.ndarray, where: str) -> np.ndarray:
     return array
 
 
-def _blocks(pixels: np.ndarray, labels: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    step = max(1, _BLOCK_BYTES // pixels[:1].nbytes)
-    for start in range(0, len(pixels), step):
-        check_not_cut(pixels)
-        yield pixels[start : start + step], None if labels is None else labels[start : start + step]
+def _blocks(array: FileArray, labels: np.ndarray | None) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    start = 0
+    for block in array.blocks(_BLOCK_BYTES):
+        pixels = as_images(block, str(array.path))
+        yield pixels, None if labels is None else labels[start : start + len(pixels)]
+        start += len(pixels)
 
 
 def _is_labels_file(path: Path) -> bool:
@@ -154,9 +161,12 @@ def _labels_file(path: Path) -> Path | None:
 
 def _load_small(path: Path) -> np.ndarray:
     try:
-        return np.asarray(map_array(path))
+        array = open_array(path)
+        if array.nbytes > _LARGEST_SMALL:
+            raise ValueError(f"its shape {array.shape} is too large for labels")
     except _UNREADABLE as error:
         raise UserError(f"{path} cannot be read as an array of numbers ({error}); save it with numpy.save") from error
+    return np.asarray(array)
 
 
 def _keys_by_split(keys: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
@@ -188,7 +198,7 @@ def _npz_split(path: Path, key: str, labels_key: str | None) -> ArraySplit:
     shape, dtype = _npz_header(path, key)
     if len(shape) not in (3, 4):
         raise UserError(f"{path}[{key}] has the shape {shape}; images are (N, H, W, C) or (N, H, W)")
-    as_images(np.broadcast_to(np.zeros((), dtype), shape), f"{path}[{key}]")
+    as_images(_stand_in(shape, dtype), f"{path}[{key}]")
     labels = None
     if labels_key is not None:
         labels = as_labels(npz_array(path, labels_key), shape[0], f"{path}[{labels_key}]")

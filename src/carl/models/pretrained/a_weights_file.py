@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from safetensors import safe_open
 from torch import Tensor
 
 from carl.errors import UserError
@@ -18,6 +17,7 @@ from carl.models.pretrained.weights import (
     source_in,
     wanted_by_timm,
 )
+from carl.models.safetensors_files import read_facts
 from carl.models.state_dicts import read_weights
 from carl.user_paths import expanded
 
@@ -61,8 +61,7 @@ def _exported_facts(path: Path) -> dict[str, str]:
     if path.suffix != ".safetensors":
         return {}
     try:
-        with safe_open(path, framework="pt") as file:
-            return dict(file.metadata() or {})
+        return read_facts(path)
     except Exception:  # why it cannot be read is said when it is loaded
         return {}
 

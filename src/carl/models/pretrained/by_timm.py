@@ -39,7 +39,11 @@ def find(given: str, backbone: str | None) -> PretrainedWeights:
         raise UserError("`timm` does not say which model; write timm:NAME, such as timm:resnet18")
     if name.startswith(HUB):
         return _on_the_hub(given, name)
-    name, _, file = name.partition("@")
+    name, at, file = name.partition("@")
+    if at and not file:
+        raise UserError(
+            f"{given}: there is no file after the @; give a .safetensors or .pth file there, or leave the @ out"
+        )
     known = known_architecture(name)
     if given != "timm" and backbone != known:
         check_backbone(backbone, name, given)

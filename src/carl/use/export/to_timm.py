@@ -52,7 +52,7 @@ def _config(export: Export) -> dict[str, object]:
 
 def is_own_folder(path: Path) -> bool:
     """Whether a folder is what `write` makes, with its card, and holds nothing else."""
-    from safetensors import safe_open
+    from carl.models.safetensors_files import read_facts
 
     if path.is_symlink() or not path.is_dir():
         return False
@@ -60,8 +60,7 @@ def is_own_folder(path: Path) -> bool:
     if not {"config.json", "model.safetensors"} <= names <= {"config.json", "model.safetensors", "README.md"}:
         return False
     try:
-        with safe_open(path / "model.safetensors", framework="pt") as weights:
-            return {"architecture", "stem", "image_size"} <= set(weights.metadata() or {})
+        return {"architecture", "stem", "image_size"} <= set(read_facts(path / "model.safetensors"))
     except Exception:  # not weights of ours
         return False
 

@@ -6,11 +6,12 @@ into one corner, and many of their directions are noise. N images, D features, d
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 import numpy as np
 import torch
@@ -80,9 +81,25 @@ def project(batches: Batches, projection: Projection, count: int, folder: Path |
         points = torch.empty(count, size)
     else:
         with tempfile.TemporaryFile(dir=folder) as file:  # stays on the disk for as long as it is mapped
-            points = torch.from_numpy(np.memmap(file, np.float32, "w+", shape=(count, size)))
+            _take_room(file, count * size * 4)
+            points = torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(count, size)))
     start = 0
     for features in batches():
         points[start : start + len(features)] = projection(features)
         start += len(features)
     return points
+
+
+def _take_room(file: IO[bytes], size: int) -> None:
+    """Make a file `size` bytes long, all of them on the disk.
+
+    Only then is it safe to map: no one else can cut a file without a name, but a page for which a full disk has no room
+    would kill the process that writes to it.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    zeros = bytes(min(size, 2**20))
+    for start in range(0, size, len(zeros)):
+        file.write(zeros[: size - start])
+    file.flush()
