@@ -74,7 +74,7 @@ def main() -> None:
         out = Path(folder) / "run"
         names = {str(out): f"runs/{place.name}-carl", f"{place.parent}/": "/home/ada/"}
         try:
-            run.carry_out(plan(PretrainRequest(layer, out)))
+            run.carry_out(plan(PretrainRequest(layer, out, fit_time=True)))
         except Enough as enough:
             (console,) = enough.args
             for name, width in WIDTHS.items():

@@ -60,7 +60,8 @@ def pretrain(
         }
     )
     where = None if out is None else Path(out)
-    request = PretrainRequest(merge([layer, named]), where, "auto" if resume else None, ("carl.pretrain",))
+    again = "auto" if resume else None
+    request = PretrainRequest(merge([layer, named]), where, again, ("carl.pretrain",), fit_time=True)
     return carry_out(plan(request))
 
 

@@ -43,7 +43,8 @@ MAX_BAD_HELP = (
 EPOCHS_HELP = (
     f"Passes over the data.  [default: {defaults.EPOCHS} on a GPU and for the paper's data sets, "
     f"{defaults.SHAPES_EPOCHS} on shapes, otherwise {defaults.FEWEST_EPOCHS} to {defaults.EPOCHS} so that a CPU needs "
-    f"about an hour; with the preset adapt, enough to see about {defaults.ADAPTED_IMAGES:,} images]"
+    "about an hour; fewer on a slow machine; with the preset adapt, enough to see about "
+    f"{defaults.ADAPTED_IMAGES:,} images]"
 )
 SPLIT_HELP = "Only one split of a data set, such as train or test.  [default: all]"
 SIDE_HELP = (
@@ -225,7 +226,7 @@ def pretrain(
     from carl.training.plan import PretrainRequest, plan
     from carl.training.run import carry_out
 
-    carry_out(plan(PretrainRequest(layer, out=out, resume=resume, command=tuple(sys.argv))))
+    carry_out(plan(PretrainRequest(layer, out=out, resume=resume, command=tuple(sys.argv), fit_time=True)))
 
 
 @cli.command("eval", epilog=ENCODER)
@@ -691,7 +692,10 @@ def export(encoder: str, form: str, output: Path | None, normalise: bool, backbo
 )  # fmt: skip
 @click.option("--image-size", type=int, metavar="PX", help="Side of the views, for all methods.")
 @click.option(
-    "--epochs", type=int, metavar="N", help="Passes over the data, for all methods.  [default: as for carl pretrain]"
+    "--epochs",
+    type=int,
+    metavar="N",
+    help="Passes over the data, for all methods.  [default: as for carl pretrain on a fast machine]",
 )
 @click.option(
     "--seeds", type=int, default=1, show_default=True, metavar="N", help="Runs per method, one for each seed."

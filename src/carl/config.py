@@ -249,8 +249,8 @@ class TrainConfig(Section):
         defaults.EPOCHS,
         ge=1,
         le=10**9,
-        description="Passes over the data (paper, appendix A). On a CPU, the default may be lower, except for the "
-        "paper's data sets.",
+        description="Passes over the data (paper, appendix A). On a CPU or a slow machine, the default may be lower, "
+        "except for the paper's data sets.",
     )
     steps: int | None = Field(
         None,

@@ -25,6 +25,7 @@ from carl import distributed
 from carl.data.batches.base import Batch
 from carl.data.batches.shuffled import ShuffledBatches
 from carl.errors import UserError
+from carl.training import trial
 from carl.training.learner import Learner
 from tests.conftest import SMALL
 from tests.distributed import processes
@@ -330,3 +331,21 @@ def compare_texts() -> None:
 
 def test_processes_that_see_different_files_notice(tmp_path: Path):
     processes.run(2, tmp_path, compare_texts)
+
+
+def open_length(arguments: list[str]) -> None:
+    """The command, on a machine where the main process measures a slow pace and the other one a fast one."""
+    plain, seconds = trial._timed_steps, 3000.0 if os.environ["RANK"] == "0" else 0.001
+    with (
+        mock.patch("carl.training.budget.CHOICES", (2, 3, 4)),
+        mock.patch.object(trial, "_timed_steps", lambda *given: (seconds for _ in plain(*given))),
+    ):
+        processes.command(*arguments)
+
+
+def test_the_main_process_decides_how_many_epochs_there_is_time_for(tmp_path: Path, small_data: Path):
+    given = [word for word in SMALL if word not in ("--epochs", "3")]
+    processes.run(2, tmp_path, open_length, ["pretrain", str(small_data), *given, *QUIET, "--out", "run"])
+    said = (tmp_path / "output-0.txt").read_text()
+    assert "2 epochs instead of 4" in said
+    assert sorted(losses(tmp_path / "run")) == list(range(1, 13))  # both processes trained two epochs of six steps

@@ -12,6 +12,7 @@ from carl.config import Config
 from carl.data.batches.base import Batch
 from carl.methods import Method
 from carl.methods.base import Metrics
+from carl.models.batch_norm import share_batch_norm
 from carl.optim import build_optimizer, rate_at, set_rate
 from carl.precision import computing_in
 from carl.training.accumulation import backward_in_parts
@@ -22,6 +23,19 @@ def steps_of(config: Config, steps_per_epoch: int) -> int:
     """All steps of a run: whole epochs, or `train.steps`."""
     whole = config.train.epochs * steps_per_epoch
     return whole if config.train.steps is None else min(config.train.steps, whole)
+
+
+def build_learner(config: Config, method: Method, device: torch.device, steps_per_epoch: int) -> Learner:
+    """The learner of a run, at its first step."""
+    if distributed.world_size() > 1 and shares_batch_norm(config, device):
+        share_batch_norm(method, device)
+    return Learner(config, method, device, steps_of(config, steps_per_epoch))
+
+
+def shares_batch_norm(config: Config, device: torch.device) -> bool:
+    """Whether batch norms see the batch of all processes: by default on GPUs, whose share of it is often small."""
+    chosen = config.train.sync_batch_norm
+    return device.type == "cuda" if chosen is None else chosen
 
 
 class Learner:

@@ -8,12 +8,16 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from carl import distributed, files
 from carl.config import Config, Layer, OptimConfig, TrainConfig, differences, merge, resolve
-from carl.data.batches.build import settled
+from carl.data.batches.base import TrainingBatches
+from carl.data.batches.build import settled, training_batches
 from carl.data.dataset import UNLABELLED, Dataset, Statistics
 from carl.data.facts import DataFacts
 from carl.defaults import METHOD, PROBES
@@ -25,8 +29,15 @@ from carl.methods.training_data import load_data_for
 from carl.models.pretrained import PretrainedWeights
 from carl.precision import settled_precision
 from carl.records.run_directory import RunDirectory
+from carl.training.budget import (
+    follows_speed,
+    remark_on_data,
+    remark_on_speed,
+    shorter_lengths,
+    usual_batch_size,
+    usual_epochs,
+)
 from carl.training.budget import remarks as budget_remarks
-from carl.training.budget import usual_batch_size, usual_epochs
 from carl.training.journal import check_sinks
 from carl.training.starting_weights import (
     StartedFrom,
@@ -53,6 +64,8 @@ class PretrainRequest:
     out: Path | None = None  # run directory
     resume: str | None = None  # a run directory to resume, or `auto`: resume `out` if it is a run
     command: tuple[str, ...] = ()  # recorded in environment.json
+    # Whether a slow machine gets fewer epochs where nothing says how many. Runs that are compared must have the same.
+    fit_time: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,11 +82,24 @@ class Plan:
     resumed: RunDirectory | None = None  # the run to resume; None starts a new one
     started_from: StartedFrom | None = None  # the weights of a new run, if they are not random
     extended_from: int | None = None  # the epochs that the resumed run had, if it gets more
+    open_length: Layer | None = None  # what was given, if the speed may lower the number of epochs; None: it may not
 
     @property
     def run_name(self) -> str:
         """What a new run is called if the user names no directory."""
         return files.portable_name(f"{Path(self.config.data.source).stem}-{self.config.method.name}")
+
+    def batches(self, device: torch.device) -> TrainingBatches:
+        """The batches of this process."""
+        return training_batches(
+            self.dataset,
+            self.views,
+            train=self.config.train,
+            data=self.config.data,
+            device=device,
+            rank=distributed.rank(),
+            ranks=distributed.world_size(),
+        )
 
     def in_words(self) -> str:
         """One line about the method, the data and the length of the training."""
@@ -96,12 +122,13 @@ def plan(request: PretrainRequest) -> Plan:
     run = run_to_resume(request)
     if run is None:
         check_start(request)
-        config, dataset, weights = configured(layer)
+        config, dataset, weights, given = configured(layer)
         extended_from = None
     else:
         config, dataset, extended_from = reopened(run, layer)
-        weights = None  # those of the run go on
+        weights, given = None, None  # those of the run go on
     method, facts = find_method(config.method.name), DataFacts.of(config.data, dataset)
+    is_open = request.fit_time and epochs_are_usual(layer, config, facts) and follows_speed(facts, config.train.epochs)
     return Plan(
         config=config,
         dataset=dataset,
@@ -119,7 +146,33 @@ def plan(request: PretrainRequest) -> Plan:
         resumed=run,
         started_from=StartedFrom.of(weights),
         extended_from=extended_from,
+        open_length=given if is_open else None,
     )
+
+
+def fitted(plan: Plan, epoch_seconds: float) -> Plan:
+    """The plan of a run whose length is open, with as many epochs as this machine has the time for.
+
+    All that follows from the number is worked out again. The preset stays, and a number that other values do not allow,
+    such as a longer warm-up, gives way to the next larger one.
+    """
+    assert plan.open_length is not None, "the number of epochs is given"
+    facts, most, method = plan.facts, plan.config.train.epochs, find_method(plan.config.method.name)
+    for epochs in shorter_lengths(most, epoch_seconds):
+        fixed: Layer = {"train": {"epochs": epochs}, "method": {"preset": plan.config.method.preset}}
+        try:
+            config = completed(merge([plan.open_length, fixed]), facts)
+        except UserError:
+            continue
+        outdated = {remark_on_data(most, facts), *method.remarks(plan.config, facts)}
+        notes = (
+            *(note for note in plan.notes if note not in outdated),
+            *method.remarks(config, facts),
+            remark_on_speed(epochs, most, epoch_seconds),
+        )
+        config = config.model_copy(update={"data": plan.config.data})
+        return dataclasses.replace(plan, config=config, notes=notes, open_length=None)
+    return plan
 
 
 def run_to_resume(request: PretrainRequest) -> RunDirectory | None:
@@ -145,8 +198,10 @@ def check_start(request: PretrainRequest) -> None:
         raise UserError("with --max-restarts a process that is started again must find its run; add --out RUN")
 
 
-def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None]:
-    """The complete configuration of a new run, the data it is for, and the weights that it starts from.
+def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None, Layer]:
+    """The complete configuration of a new run, the data it is for, the weights that it starts from, and what was given.
+
+    What was given includes the values that these weights bring along.
 
     Everything the user wrote is checked before the data are opened, so that a slip costs no time.
     """
@@ -167,7 +222,8 @@ def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None]
         layer = without_normalisation(layer)
     config = completed(layer, DataFacts.of(config.data, dataset))
     ranks = distributed.launched()  # known before the processes have met
-    return config.model_copy(update={"data": settled(config.data, config.train, dataset, ranks)}), dataset, weights
+    data = settled(config.data, config.train, dataset, ranks)
+    return config.model_copy(update={"data": data}), dataset, weights, layer
 
 
 def _with_data(config: Config, weights: PretrainedWeights | None) -> tuple[Config, Dataset]:
@@ -246,11 +302,19 @@ def usual_length(values: Layer, facts: DataFacts) -> Layer:
 
 def remarks_on_length(layer: Layer, config: Config, facts: DataFacts) -> list[str]:
     """What was chosen because neither the user nor the preset said how long the run and how large a batch is."""
-    given = merge([layer]).get("train", {})
-    preset = find_method(config.method.name).preset(config.method.preset, facts).get("train", {})
-    before = {**TrainConfig().model_dump(), **preset, **given}["batch_size"]
-    chosen = "epochs" not in {**given, **preset} and config.train.steps is None
-    return budget_remarks(config.train, facts, chosen, before)
+    before = {**TrainConfig().model_dump(), **_given_or_preset(layer, config, facts)}["batch_size"]
+    return budget_remarks(config.train, facts, epochs_are_usual(layer, config, facts), before)
+
+
+def epochs_are_usual(layer: Layer, config: Config, facts: DataFacts) -> bool:
+    """Whether neither the user nor the preset said how long the run is."""
+    return "epochs" not in _given_or_preset(layer, config, facts) and config.train.steps is None
+
+
+def _given_or_preset(layer: Layer, config: Config, facts: DataFacts) -> Mapping[str, object]:
+    """The values of `train` that the user or the preset gave."""
+    preset = find_method(config.method.name).preset(config.method.preset, facts)
+    return merge([preset, layer]).get("train", {})
 
 
 def fitting_rates(preset: Layer, given: Layer) -> Layer:

@@ -15,7 +15,6 @@ from torch import Tensor
 from carl import distributed, files
 from carl.config import Config
 from carl.data.batches.base import TrainingBatches
-from carl.data.batches.build import training_batches
 from carl.data.dataset import Dataset, PackedImages, Split
 from carl.data.facts import record_of
 from carl.defaults import ADAPT
@@ -25,7 +24,6 @@ from carl.evaluation.features import frozen, map_images
 from carl.memory import peak_memory
 from carl.methods import Method
 from carl.methods.build import build_method, without_init
-from carl.models.batch_norm import share_batch_norm
 from carl.optim import rate_at
 from carl.records.adaptation import adaptation
 from carl.records.metrics import FINISHED, has_finished
@@ -36,12 +34,13 @@ from carl.training.console import Console, duration
 from carl.training.gallery import write_gallery
 from carl.training.guard import Guard
 from carl.training.journal import Journal
-from carl.training.learner import Learner, steps_of
+from carl.training.learner import build_learner
 from carl.training.loop import Trainer
-from carl.training.plan import Plan
+from carl.training.plan import Plan, fitted
 from carl.training.probe import Probe, Probing
 from carl.training.progress import Progress
 from carl.training.signals import Interrupted, Signals
+from carl.training.trial import epoch_seconds
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,11 @@ def carry_out(plan: Plan) -> Path:
     device = distributed.start(pick_device(plan.config.train.device))
     process = Process(device, distributed.is_main(), Console(not distributed.is_main(), plan.config.log.details))
     distributed.check_agreement("a run", "to start" if plan.resumed is None else "to resume")
+    torch.backends.cudnn.deterministic = True  # resumed runs must end with the same bits
+    if plan.open_length is not None:
+        with process.console.live():
+            process.console.show_doing("timing a few steps")
+            plan = fitted(plan, epoch_seconds(plan, device))
     saved = plan.resumed is not None and plan.resumed.checkpoint_file.exists()
     # Before anything is written, because the weights it starts from may not fit.
     method = build_method(without_init(plan.config) if saved else plan.config, plan.facts, device)
@@ -103,18 +107,9 @@ def refusals_of_the_disk(run: RunDirectory) -> Iterator[None]:
 
 def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> None:
     """Train to the last epoch, from the start or a checkpoint. Then write what the report needs, and how it ended."""
-    torch.backends.cudnn.deterministic = True  # resumed runs must end with the same bits
     if process.main:
         files.remove_partial_files(run.path)
-    batches = training_batches(
-        plan.dataset,
-        plan.views,
-        train=plan.config.train,
-        data=plan.config.data,
-        device=process.device,
-        rank=distributed.rank(),
-        ranks=distributed.world_size(),
-    )
+    batches = plan.batches(process.device)
     checkpoint = checkpoint_to_restore(plan, run)
     journal = Journal(run.metrics_file, plan.config, checkpoint.step if checkpoint else -1, write=process.main)
     try:
@@ -167,14 +162,12 @@ def build_trainer(
     """The training loop of a run, with what watches, shows, probes and saves."""
     config, dataset, device = plan.config, plan.dataset, process.device
     probe = Probe(config, dataset, plan.views, device)
-    if distributed.world_size() > 1 and shares_batch_norm(config, device):
-        share_batch_norm(method, device)
 
     def embed_all(function: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         with frozen(method):
             return embed_share(function, batches, dataset, plan.facts.image_size)
 
-    learner = Learner(config, method, device, steps_of(config, batches.steps_per_epoch))
+    learner = build_learner(config, method, device, batches.steps_per_epoch)
     return Trainer(
         learner=learner,
         batches=batches,
@@ -197,12 +190,6 @@ def embed_share(
         values.append(map_images(function, images, dataset.statistics, image_size, batches.device))
         rows.append(torch.from_numpy(part))
     return torch.cat(rows).to(batches.device), torch.cat(values).to(batches.device)
-
-
-def shares_batch_norm(config: Config, device: torch.device) -> bool:
-    """Whether batch norms see the batch of all processes: by default on GPUs, whose share of it is often small."""
-    chosen = config.train.sync_batch_norm
-    return device.type == "cuda" if chosen is None else chosen
 
 
 def extension_remark(config: Config, old_epochs: int, done: float) -> str:
