@@ -43,6 +43,7 @@ def lars(start: Layer, rate: float) -> Layer:
 
 BASE = batch(merge([CARL, MILD_VIEWS]), 64)
 FOUR = changed(merge([BASE, MEAN]), views={"count": 4})
+STEEP = lars(BASE, 1.2)
 VICREG_BASE = batch(merge([VICREG, MILD_VIEWS]), 64)
 PARTS: dict[str, dict[str, Layer]] = {
     "start": {
@@ -86,6 +87,26 @@ PARTS: dict[str, dict[str, Layer]] = {
         "base, two hidden layers": changed(BASE, model={"hidden_layers": 2}),
         "base, frozen prototypes": changed(BASE, method={"frozen_prototypes": True}),
         "base, float32": changed(BASE, train={"precision": "fp32"}),
+    },
+    "lars": {
+        "LARS 1.2, batch 32": batch(STEEP, 32),
+        "LARS 2.4, batch 128": batch(lars(BASE, 2.4), 128),
+        "LARS 1.2, head 2048 wide": changed(STEEP, model={"hidden_dim": 2048}),
+        "LARS 1.2, two hidden layers": changed(STEEP, model={"hidden_layers": 2}),
+        "LARS 1.2, teacher 0.99": changed(STEEP, method={"teacher": 0.99}),
+        "LARS 1.2, frozen prototypes": changed(STEEP, method={"frozen_prototypes": True}),
+        "LARS 1.2, crops of at least 8%": changed(STEEP, views={"crop_min": 0.08}),
+        "LARS 1.2, full jitter": changed(STEEP, views={"jitter_strength": 1.0}),
+        "LARS 1.2, 4 views": lars(FOUR, 1.2),
+        "LARS 1.2, 4 views, as many views per step": batch(lars(FOUR, 1.2), 32),
+        "LARS 1.2, 4 small views of 16 px": changed(
+            merge([STEEP, MEAN]), views={"small_count": 4, "small_size": 16, "small_area": (0.05, 0.4)}
+        ),
+        "LARS 1.2, weight decay 1e-4": changed(STEEP, optim={"weight_decay": 1e-4}),
+        "LARS 1.2, temperature 0.04": changed(STEEP, method={"temperature": 0.04}),
+        "LARS 1.2, temperature 0.025": changed(STEEP, method={"temperature": 0.025}),
+        "LARS 1.2, warm-up of one epoch": changed(STEEP, optim={"warmup_epochs": 1.0}),
+        "LARS 1.2, 300 prototypes": changed(STEEP, method={"prototypes": 300}),
     },
     "simclr": {
         "SimCLR, robust": SIMCLR,
