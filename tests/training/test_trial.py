@@ -14,7 +14,7 @@ from carl.methods import METHODS
 from carl.methods.run_config import read_config
 from carl.records.run_directory import RunDirectory
 from carl.training import budget, trial
-from carl.training.budget import LONGEST_USUAL_RUN, remark_on_speed, shorter_lengths
+from carl.training.budget import LONGEST_USUAL_RUN, Pace, remark_on_speed, shorter_lengths
 from carl.training.plan import PretrainRequest, fitted, plan
 from tests.conftest import SMALL, Run
 from tests.weights import assert_same_weights
@@ -26,7 +26,7 @@ OPEN = [word for word in SMALL if word not in ("--epochs", "3")] + ["--set", "lo
 def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     """Sets the seconds of an epoch. The usual numbers of epochs become 2, 4 and 6, which is that of the small data."""
     monkeypatch.setattr(budget, "CHOICES", (2, 4, 6))
-    return lambda seconds: monkeypatch.setattr("carl.training.run.epoch_seconds", lambda plan, device: seconds)
+    return lambda seconds: monkeypatch.setattr("carl.training.run.measured_pace", lambda plan, device: Pace(seconds))
 
 
 @pytest.mark.parametrize(
@@ -36,15 +36,24 @@ def pace(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 def test_a_slow_machine_gets_fewer_epochs_and_a_fast_one_the_usual_number(
     most: int, seconds: float, epochs: int | None
 ):
-    assert next(iter(shorter_lengths(most, seconds)), None) == epochs
+    assert next(iter(shorter_lengths(most, Pace(seconds))), None) == epochs
+
+
+def test_probes_count_too():
+    assert Pace(60, probe=30).of_run(30) == 30 * 60 + 31 * 30
+    assert Pace(60, probe=30).of_run(200) == 200 * 60 + 21 * 30
+    assert Pace(60, probe=30, probe_every=0).of_run(30) == 30 * 60
+    assert shorter_lengths(75, Pace(60, probe=60))[0] == 50
 
 
 def test_the_remark_says_how_long_why_and_how_to_get_more():
-    assert remark_on_speed(30, 75, 120) == (
+    assert remark_on_speed(30, 75, Pace(120)) == (
         "30 epochs instead of 75, about 1h00m: an epoch takes about 2m00s here, and without --epochs a run stays "
         "within 1h30m; --epochs 75 takes about 2h30m"
     )
-    assert "10h00m: an epoch takes about 1h00m here, and a run has no fewer unless" in remark_on_speed(10, 75, 3600)
+    assert "10h00m: an epoch takes about 1h00m here, and a run has no fewer unless" in remark_on_speed(
+        10, 75, Pace(3600)
+    )
 
 
 def test_a_slow_machine_trains_less_and_its_run_is_resumed_and_repeated_with_the_same_bits(
@@ -72,17 +81,18 @@ def test_the_steps_that_are_timed_leave_no_trace_in_the_weights(
     carl: Run, small_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(budget, "CHOICES", (1, 2))
-    measured, plain = [], trial.epoch_seconds
+    measured: list[Pace] = []
+    plain = trial.measured_pace
 
-    def timed(*arguments: object) -> float:
+    def timed(*arguments: object) -> Pace:
         measured.append(plain(*arguments))  # type: ignore[arg-type]
         return measured[-1]
 
-    monkeypatch.setattr("carl.training.run.epoch_seconds", timed)
+    monkeypatch.setattr("carl.training.run.measured_pace", timed)
     assert carl("pretrain", small_data, *OPEN, "--out", "open").returncode == 0
     assert carl("pretrain", small_data, *OPEN, "--epochs", "2", "--out", "given").returncode == 0
     assert len(measured) == 1
-    assert measured[0] > 0
+    assert measured[0].epoch > 0
     assert_same_weights(tmp_path / "open", tmp_path / "given")
     assert (tmp_path / "open" / "config.toml").read_text() == (tmp_path / "given" / "config.toml").read_text()
 
@@ -105,7 +115,7 @@ def test_a_length_is_open_only_if_nothing_gives_it(small_data: Path):
 
 def test_other_values_may_ask_for_more_epochs_than_there_is_time_for(small_data: Path):
     layer = planned(small_data, train={"keep_epochs": (60,)}, optim={"warmup_epochs": 15.0})
-    found = fitted(plan(PretrainRequest(layer, fit_time=True)), epoch_seconds=3600)
+    found = fitted(plan(PretrainRequest(layer, fit_time=True)), Pace(3600))
     assert found.config.train.epochs == 75
     assert found.open_length is None
 
@@ -115,4 +125,4 @@ def test_every_method_can_be_timed(method: str, small_data: Path, monkeypatch: p
     monkeypatch.setattr(trial, "LONGEST_USUAL_RUN", 0.0)
     monkeypatch.setattr(trial, "TIMED_SECONDS", 0.0)
     ready = plan(PretrainRequest(planned(small_data, method={"name": method}), fit_time=True))
-    assert trial.epoch_seconds(ready, torch.device("cpu")) > 0
+    assert trial.measured_pace(ready, torch.device("cpu")).epoch > 0

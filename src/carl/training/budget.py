@@ -7,9 +7,11 @@ resumed run keeps it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from carl.config import TrainConfig
 from carl.data.facts import DataFacts
-from carl.defaults import EPOCHS, FEWEST_EPOCHS
+from carl.defaults import EPOCHS, FEWEST_EPOCHS, PROBES
 from carl.methods.paper import PAPER_VALUES
 from carl.training.console import roughly
 
@@ -45,14 +47,28 @@ def follows_speed(facts: DataFacts, epochs: int) -> bool:
     return facts.name not in PAPER_VALUES and epochs > CHOICES[0]
 
 
-def shorter_lengths(most: int, epoch_seconds: float) -> list[int]:
+@dataclass(frozen=True)
+class Pace:
+    """What takes time on this machine, in seconds."""
+
+    epoch: float  # the steps of an epoch
+    probe: float = 0.0
+    probe_every: int | None = None  # epochs; None: as usual
+
+    def of_run(self, epochs: int) -> float:
+        """Seconds of so many epochs with their probes."""
+        every = max(1, epochs // PROBES) if self.probe_every is None else self.probe_every
+        return epochs * self.epoch + (1 + epochs // every if every else 0) * self.probe
+
+
+def shorter_lengths(most: int, pace: Pace) -> list[int]:
     """Numbers of epochs below `most`, from the best up: the largest that does not take too long, but at least 10.
 
     None if `most` does not take too long.
     """
-    if most * epoch_seconds <= LONGEST_USUAL_RUN:
+    if pace.of_run(most) <= LONGEST_USUAL_RUN:
         return []
-    best = max(number for number in CHOICES if number == CHOICES[0] or number * epoch_seconds <= LONGEST_USUAL_RUN)
+    best = max(number for number in CHOICES if number == CHOICES[0] or pace.of_run(number) <= LONGEST_USUAL_RUN)
     return [number for number in CHOICES if best <= number < most]
 
 
@@ -64,16 +80,16 @@ def remark_on_data(epochs: int, facts: DataFacts) -> str:
     )
 
 
-def remark_on_speed(epochs: int, most: int, epoch_seconds: float) -> str:
+def remark_on_speed(epochs: int, most: int, pace: Pace) -> str:
     """Why a run has fewer epochs than its data would give it, how long it takes, and how to get more."""
-    why = f"an epoch takes about {roughly(epoch_seconds)} here"
-    if epochs * epoch_seconds <= LONGEST_USUAL_RUN:
+    why = f"an epoch takes about {roughly(pace.of_run(epochs) / epochs)} here"
+    if pace.of_run(epochs) <= LONGEST_USUAL_RUN:
         why += f", and without --epochs a run stays within {roughly(LONGEST_USUAL_RUN)}"
     else:
         why += ", and a run has no fewer unless --epochs says so"
     return (
-        f"{epochs} epochs instead of {most}, about {roughly(epochs * epoch_seconds)}: {why}; "
-        f"--epochs {most} takes about {roughly(most * epoch_seconds)}"
+        f"{epochs} epochs instead of {most}, about {roughly(pace.of_run(epochs))}: {why}; "
+        f"--epochs {most} takes about {roughly(pace.of_run(most))}"
     )
 
 

@@ -30,6 +30,7 @@ from carl.models.pretrained import PretrainedWeights
 from carl.precision import settled_precision
 from carl.records.run_directory import RunDirectory
 from carl.training.budget import (
+    Pace,
     follows_speed,
     remark_on_data,
     remark_on_speed,
@@ -150,7 +151,7 @@ def plan(request: PretrainRequest) -> Plan:
     )
 
 
-def fitted(plan: Plan, epoch_seconds: float) -> Plan:
+def fitted(plan: Plan, pace: Pace) -> Plan:
     """The plan of a run whose length is open, with as many epochs as this machine has the time for.
 
     All that follows from the number is worked out again. The preset stays, and a number that other values do not allow,
@@ -158,7 +159,7 @@ def fitted(plan: Plan, epoch_seconds: float) -> Plan:
     """
     assert plan.open_length is not None, "the number of epochs is given"
     facts, most, method = plan.facts, plan.config.train.epochs, find_method(plan.config.method.name)
-    for epochs in shorter_lengths(most, epoch_seconds):
+    for epochs in shorter_lengths(most, pace):
         fixed: Layer = {"train": {"epochs": epochs}, "method": {"preset": plan.config.method.preset}}
         try:
             config = completed(merge([plan.open_length, fixed]), facts)
@@ -168,7 +169,7 @@ def fitted(plan: Plan, epoch_seconds: float) -> Plan:
         notes = (
             *(note for note in plan.notes if note not in outdated),
             *method.remarks(config, facts),
-            remark_on_speed(epochs, most, epoch_seconds),
+            remark_on_speed(epochs, most, pace),
         )
         config = config.model_copy(update={"data": plan.config.data})
         return dataclasses.replace(plan, config=config, notes=notes, open_length=None)

@@ -119,6 +119,12 @@ class Probe:
         self.has_start = config.model.init is not None
         self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
 
+    @property
+    def passes(self) -> int:
+        """Images through the encoder in a probe: two views, embeddings and features of the sample, and those of kNN."""
+        knn = 0 if self.voters is None or self.judged is None else len(self.voters) + len(self.judged)
+        return 4 * len(self.sample) + knn
+
     def run(self, method: Method, epochs_done: int, steps_done: int) -> ProbeResult:
         health = self._health(method, by_batch=steps_done < EARLY_STEPS)
         by_batch = 0 < steps_done < EARLY_STEPS and not self.has_start

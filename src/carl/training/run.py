@@ -40,7 +40,7 @@ from carl.training.plan import Plan, fitted
 from carl.training.probe import Probe, Probing
 from carl.training.progress import Progress
 from carl.training.signals import Interrupted, Signals
-from carl.training.trial import epoch_seconds
+from carl.training.trial import measured_pace
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def carry_out(plan: Plan) -> Path:
     if plan.open_length is not None:
         with process.console.live():
             process.console.show_doing("timing a few steps")
-            plan = fitted(plan, epoch_seconds(plan, device))
+            plan = fitted(plan, measured_pace(plan, device))
     saved = plan.resumed is not None and plan.resumed.checkpoint_file.exists()
     # Before anything is written, because the weights it starts from may not fit.
     method = build_method(without_init(plan.config) if saved else plan.config, plan.facts, device)

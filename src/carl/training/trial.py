@@ -13,19 +13,21 @@ import torch
 
 from carl import distributed
 from carl.data.batches.base import Batch, TrainingBatches
+from carl.methods.base import FORWARD
 from carl.methods.build import build_method
-from carl.training.budget import LONGEST_USUAL_RUN
+from carl.training.budget import LONGEST_USUAL_RUN, Pace
 from carl.training.forecast import Forecast, Length
 from carl.training.learner import Learner, build_learner
 from carl.training.plan import Plan
+from carl.training.probe import Probe
 from carl.training.progress import LONGEST_WAIT, TIMED_SECONDS, TIMED_STEPS
 
 
-def epoch_seconds(plan: Plan, device: torch.device) -> float:
-    """Seconds of an epoch's steps, as the main process measures them; all processes get the same number.
+def measured_pace(plan: Plan, device: torch.device) -> Pace:
+    """The pace of the steps, as the main process measures it, and of probes, which follows from it.
 
-    Probes, saving and what a method does before an epoch (PCL clusters all images) are not part of it. Nothing of the
-    trial stays: method and batches are its own, and building the run's method sets the random state again.
+    Saving and what a method does before an epoch (PCL clusters all images) are not part of it. Nothing of the trial
+    stays: method and batches are its own, and building the run's method sets the random state again.
     """
     batches = plan.batches(device)
     method = build_method(plan.config, plan.facts, device)
@@ -39,7 +41,12 @@ def epoch_seconds(plan: Plan, device: torch.device) -> float:
         if distributed.agreed("enough" if _is_enough(forecast) else "") == "enough":
             break
     assert forecast.pace is not None, "there was a step"
-    return float(distributed.agreed(repr(forecast.pace * per_epoch)))
+    step = float(distributed.agreed(repr(forecast.pace)))
+    # A probe is not timed: it may take as long as many steps. The main process alone computes it, without gradients.
+    images_of_step = plan.config.train.batch_size * len(plan.views.recipes) / distributed.world_size()
+    probe = step * FORWARD * Probe(plan.config, plan.dataset, plan.views, device).passes / images_of_step
+    given = (plan.open_length or {}).get("probe", {}).get("every")
+    return Pace(step * per_epoch, probe, given if isinstance(given, int) else None)
 
 
 def _timed_steps(learner: Learner, batches: TrainingBatches) -> Iterator[float]:
@@ -57,8 +64,11 @@ def _batches(learner: Learner, batches: TrainingBatches) -> Iterator[Batch]:
 
 
 def _is_enough(forecast: Forecast) -> bool:
-    """Whether the run is short even at the pace of all steps so far, the slow first one too, or the pace is known."""
+    """Whether the run is short even at the pace of all steps so far, the slow first one too, or the pace is known.
+
+    Short is half of what is allowed, since there are probes too.
+    """
     steps, seconds = forecast.steps, forecast.seconds
-    if seconds / steps * forecast.length.epochs * forecast.length.steps_per_epoch <= LONGEST_USUAL_RUN:
+    if seconds / steps * forecast.length.epochs * forecast.length.steps_per_epoch <= LONGEST_USUAL_RUN / 2:
         return True
     return steps > 1 and (seconds >= LONGEST_WAIT or (steps > TIMED_STEPS and seconds >= TIMED_SECONDS))
