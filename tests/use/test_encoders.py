@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from timm.data import create_transform, resolve_model_data_config
 
 import carl as package
+from carl.config import ModelConfig
 from carl.data.decoding.decode import decode
 from carl.errors import UserError
 from carl.evaluation.prepare import prepare
@@ -30,8 +31,10 @@ from carl.framing import Framing
 from carl.methods.run_config import read_config
 from carl.methods.training_data import load_data_for
 from carl.models.architectures import published
+from carl.models.encoders import build_encoder
 from carl.models.pretrained import by_timm, find_weights, hub, pip_weights
 from carl.models.pretrained.weights import wanted_by_timm
+from carl.models.state_dicts import read_weights
 from carl.records.run_directory import RunDirectory
 from carl.use.embedding_files import EmbeddingFile
 from carl.use.encoder import open_encoder
@@ -349,6 +352,22 @@ def test_what_is_not_an_encoder_is_refused_before_a_comparison_trains(
     encoders, *options = (word.replace("WEIGHTS", str(weights)) for word in words)
     assert_refused(carl("compare", small_data, "--methods", "simclr", "--encoders", encoders, *options), expected)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+@pytest.mark.parametrize("stem", ["imagenet", "small"])
+def test_the_stem_of_a_resnet_is_seen_in_its_file_in_whatever_order_the_tensors_are(
+    stem: str, suffix: str, tmp_path: Path
+):
+    encoder = build_encoder(ModelConfig(backbone="resnet18", stem=stem), 3, 32)
+    state = dict(reversed(encoder.state_dict().items()))  # the kernels of blocks, 3x3, come before the first one
+    file = tmp_path / f"weights{suffix}"
+    if suffix == ".pth":
+        torch.save(state, file)
+    else:
+        save_file(state, file)
+    assert find_weights(str(file), "resnet18").stem == stem
+    assert list(read_weights(file)) == (list(state) if suffix == ".pth" else sorted(state))
 
 
 def test_damaged_photos_get_no_row_and_are_listed(carl: Run, weights: Path, photos: Path, tmp_path: Path):

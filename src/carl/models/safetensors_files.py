@@ -20,7 +20,7 @@ _LONGEST_HEADER = 100_000_000  # bytes, as in safetensors
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors by name. Any exception may be raised for a file that is damaged."""
+    """The tensors, sorted by name. Any exception may be raised for a file that is damaged."""
     with open_regular(path) as file:
         header = _read_header(file)
         ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
@@ -30,7 +30,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise ValueError(f"it has {found} bytes, and its header says {size}")
         file.seek(0)
         content = file.read(size)  # if it has become shorter, safetensors says what is missing
-    return dict(load(content))
+    return dict(sorted(load(content).items()))  # safetensors gives them in a random order
 
 
 def read_facts(path: Path) -> dict[str, str]:

@@ -68,7 +68,8 @@ def _exported_facts(path: Path) -> dict[str, str]:
 
 def _has_small_kernel(path: Path) -> bool:
     """Whether the first kernel of a ResNet is that of the small stem."""
-    first = next((value for key, value in read_weights(path).items() if key.endswith("conv1.weight")), None)
+    kernels = {key: value for key, value in read_weights(path).items() if key.endswith("conv1.weight")}
+    first = kernels[min(kernels, key=len)] if kernels else None  # blocks have such kernels under longer names
     return first is not None and first.ndim == 4 and first.shape[-1] == 3
 
 
