@@ -431,7 +431,9 @@ def resolve(layers: Sequence[Layer], options: type[MethodOptions]) -> Config:
     merged = merge(layers)
     _check_whole_numbers(merged)
     method = validated(options, merged.pop("method", {}), "method.")
-    return validated(Config, {**merged, "method": method}, "")
+    config = validated(Config, {**merged, "method": method}, "")
+    _check_whole_numbers({**config.model_dump(), "method": method.model_dump()})  # also 3e9 and "3"
+    return config
 
 
 def _check_whole_numbers(layer: Layer) -> None:
