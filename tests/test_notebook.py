@@ -42,6 +42,7 @@ def test_the_package_that_the_notebook_installs_has_the_extras_it_names():
     assert extra in project["optional-dependencies"]
 
 
+@pytest.mark.slow
 def test_the_cells_run_one_after_the_other(carl: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     mpl.use("Agg")

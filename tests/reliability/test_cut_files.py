@@ -128,6 +128,7 @@ except UserError as error:
     assert said == f"{tmp_path / 'x.npy'} became shorter while it was in use; restore it and run this again\n"
 
 
+@pytest.mark.slow
 def test_training_on_an_npy_file_that_is_cut_ends_with_one_line_and_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

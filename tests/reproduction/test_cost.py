@@ -89,7 +89,8 @@ def test_untrained_encoders_alone_have_a_cost_and_no_speed(tmp_path):
 def test_a_pace_is_measured_with_the_jobs_own_method(method):
     job = next(job for job in find_experiments("linear", SMOKE)[0].jobs if f"/{method}/" in job.name)
     found = measured_pace(job)
-    assert 0 < found.forward < found.train < 1
+    assert 0 < found.forward < 1
+    assert 0 < found.train < 1  # which of them is longer is not tested: on a busy machine a pass may take any time
 
 
 def test_a_slow_machine_is_not_said_to_stand_still():

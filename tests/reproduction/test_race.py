@@ -150,6 +150,7 @@ def test_more_than_the_budget_is_no_record_and_the_best_stands_first():
     assert "11.7 minutes, over: no record" in lines[1]
 
 
+@pytest.mark.slow
 def test_lightlys_example_trains_and_is_judged_like_the_others(results: Path, tmp_path: Path, small_data: Path):
     track = replace(SMALL, source=str(small_data), passes=1024)
     found = race.run_entrant(track, race.LIGHTLY, 0, tmp_path / "runs", None, lambda _: None)

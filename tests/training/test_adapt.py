@@ -141,6 +141,7 @@ def test_without_labels_the_stability_of_neighbours_decides(
     assert "before training: neighbour stability" in done.stdout
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_an_adapting_run_ends_with_the_same_files(
     good: Path, small_data: Path, tmp_path: Path, carl: Run
 ):

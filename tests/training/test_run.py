@@ -150,7 +150,14 @@ def test_stopped_at_the_last_step_of_an_epoch_it_still_probes_and_keeps_that_epo
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM to send")
-@pytest.mark.parametrize(("name", "code"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        pytest.param("SIGINT", 130, marks=pytest.mark.slow),
+        ("SIGTERM", 143),
+        pytest.param("SIGHUP", 129, marks=pytest.mark.slow),
+    ],
+)
 def test_a_signal_saves_within_the_epoch_and_resume_ends_with_the_same_weights(
     whole: Path, small_data: Path, tmp_path: Path, carl: Run, name: str, code: int
 ):
@@ -171,7 +178,14 @@ def test_a_signal_saves_within_the_epoch_and_resume_ends_with_the_same_weights(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has neither /dev/full nor broken pipes")
-@pytest.mark.parametrize("output", ["reader that goes away", "full disk", "closed"])
+@pytest.mark.parametrize(
+    "output",
+    [
+        "reader that goes away",
+        pytest.param("full disk", marks=pytest.mark.slow),
+        pytest.param("closed", marks=pytest.mark.slow),
+    ],
+)
 def test_training_outlives_its_output(whole: Path, small_data: Path, tmp_path: Path, output: str):
     command = [sys.executable, "-m", "carl", "pretrain", str(small_data), *SMALL, "--out", "run"]
     if output == "closed":

@@ -119,8 +119,14 @@ COMMANDS = {
 
 
 @pytest.mark.usefixtures("hub_cache")
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [  # a comparison trains: one of them is enough for the fast tests
+        pytest.param(command, kind, marks=[pytest.mark.slow] if command == "compare" and kind != "timm-file" else [])
+        for command in COMMANDS
+        for kind in KINDS
+    ],
+)
 def test_every_command_takes_every_kind_of_encoder(
     command: str, kind: str, carl: Run, run: Path, weights: Path, photos: Path, small_data: Path, tmp_path: Path
 ):
