@@ -14,7 +14,6 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ from carl.errors import UserError
 from carl.records.metrics import has_finished, read_records
 from carl.records.run_directory import RunDirectory
 from carl.reporting.pages import run_page
+from carl.terminal import Say
 
 HOST = "127.0.0.1"
 PATIENCE = 10.0  # seconds for a browser to send its request
@@ -37,9 +37,7 @@ HEADERS = {
 }
 
 
-def watch(
-    run: Path, say: Callable[[str], None], port: int = 0, projection: str = "auto", names: Path | None = None
-) -> None:
+def watch(run: Path, say: Say, port: int = 0, projection: str = "auto", names: Path | None = None) -> None:
     """Serve the page of a run until Ctrl-C."""
     RunDirectory.open(run)
     if not 0 <= port <= 65_535:

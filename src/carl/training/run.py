@@ -210,7 +210,7 @@ def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, save
         found = adaptation(journal.records)
         saver.keep_better(trained=found is None or found.is_better)
     if plan.config.log.report and not (finished and run.gallery_file.exists()):
-        write_gallery(run, plan.config, method, plan.dataset, plan.facts, plan.views, device)
+        write_gallery(run, plan, method, device)
     if not finished:
         journal.write(
             "event",

@@ -15,10 +15,11 @@ from torch.nn import functional as F
 
 from carl.data.decoding.decode import shown_bands
 from carl.data.decoding.parallel import decode_all
-from carl.data.listing import EncodedImage, Progress, silent, throttled
+from carl.data.listing import EncodedImage
 from carl.errors import UserError
 from carl.quality import Flagged
 from carl.records.gallery import MOST, Gallery
+from carl.terminal import Progress, silent, throttled
 from carl.use.embedding_files import EmbeddingFile
 from carl.use.flags import flag_arrays, flagged
 from carl.use.gallery_arrays import SAMPLE, clusters_with_centres, largest_side, nearest, plane
