@@ -32,7 +32,7 @@ from carl.use.requests import (
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = (
-    "Named set of values, listed below. The run prints which one it takes.  [default: robust for carl, or paper on the "
+    "Named set of values. The run prints which one it takes.  [default: robust for carl, or paper on the "
     "paper's data sets in runs as long as the paper's; paper for other methods; shapes on shapes; adapt with --init]"
 )
 FORCE_HELP = "Replace FILE even if this command did not make it."
