@@ -21,8 +21,8 @@ from carl.terminal import silent
 from carl.use import overview as overview_module
 from carl.use.embed import embeddings_for
 from carl.use.encoder import TrainedModel
-from carl.use.flags import flag_arrays
 from carl.use.overview import listed_rows, overview
+from carl.use.quality_flags import flag_arrays
 from tests.conftest import Run
 from tests.reliability.conftest import assert_refused, listed
 

@@ -99,7 +99,7 @@ class WatchServer(ThreadingHTTPServer):
         return json.dumps({"version": version_of(self.run), "note": news(self.run)}).encode()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """A browser that goes away in the middle of an answer does not matter."""
 
 
 def version_of(run: Path) -> str:

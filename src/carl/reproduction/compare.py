@@ -80,7 +80,10 @@ class Comparison:
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """Method and seed of each run, all methods with one seed before the next: what is done compares at any time."""
+        """Method and seed of each run.
+
+        All methods come with one seed before the next seed, so whatever is done can be compared at any time.
+        """
         return [(name, seed) for seed in self.seeds for name in self.names]
 
     def job(self, name: str, seed: int, rate: float | None) -> Job:

@@ -69,7 +69,7 @@ class Reproduction:
 
     @property
     def jobs(self) -> list[Job]:
-        """Those of this shard."""
+        """The jobs of this shard."""
         return self.shard.take(self.all_jobs)
 
 

@@ -34,8 +34,8 @@ from carl.records.gallery import GALLERY_FORMAT
 from carl.records.run_directory import RunDirectory
 from carl.terminal import TimedProgress, throttled
 from carl.training.plan import Plan
-from carl.use.flags import flag_arrays, flagged_by
 from carl.use.gallery_arrays import SAMPLE, Grouping, clusters, nearest, plane, resized, thumbnails
+from carl.use.quality_flags import flag_arrays, flagged_by
 from carl.views.views import Views
 
 PART = 256  # images at full size in memory at once

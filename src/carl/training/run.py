@@ -241,7 +241,7 @@ def last_words(config: Config, journal: Journal, run: RunDirectory, seconds: flo
 
 
 def words_on_start(config: Config, journal: Journal, run: RunDirectory) -> list[str]:
-    """Whether the run made the encoder better that it started from, and which of the two it keeps."""
+    """Whether the run improved the encoder that it started from, and which of the two it keeps."""
     found = adaptation(journal.records)
     if found is None:
         return ["not compared with the encoder it started from, because it was not probed (probe.every)"]

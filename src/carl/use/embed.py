@@ -222,7 +222,7 @@ def _check_outputs(parts: Parts, force: bool) -> None:
 
 
 def _check_folder(output: Path, force: bool) -> None:
-    """Refuse a folder that holds anything else than embeddings; with `force`, those are replaced."""
+    """Refuse a folder that holds anything other than embeddings; with `force`, those are replaced."""
     if os.path.lexists(output) and not output.is_dir():
         raise UserError(f"{output} exists and is not a folder; choose another -o")
     if not output.is_dir() or not any(output.iterdir()):

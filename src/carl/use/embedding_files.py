@@ -79,7 +79,7 @@ def _with_names(about: About, change: Callable[[str], str]) -> About:
 
 
 def column_types() -> dict[str, pa.DataType]:
-    """The columns that are read back, but for the embedding; not every file has all of them."""
+    """The columns that are read back, except for the embedding; not every file has all of them."""
     own = {
         "path": pa.string(),
         "split": pa.string(),

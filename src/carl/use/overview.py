@@ -21,9 +21,9 @@ from carl.quality import Flagged
 from carl.records.gallery import MOST, Gallery
 from carl.terminal import Progress, silent, throttled
 from carl.use.embedding_files import EmbeddingFile
-from carl.use.flags import flag_arrays, flagged
 from carl.use.gallery_arrays import SAMPLE, clusters_with_centres, largest_side, nearest, plane
 from carl.use.image_labels import labels_of, relative_names
+from carl.use.quality_flags import flag_arrays, flagged
 from carl.use.thumbnails import contents_of
 
 LISTED = MOST["M"]  # images that a page lists; of more, a sample with all that are flagged
