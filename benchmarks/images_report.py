@@ -22,7 +22,7 @@ from typing import Any
 from carl.records.environment import processor
 
 CARL = [sys.executable, "-m", "carl"]
-JUDGE = "import sys; from pathlib import Path; from carl.use.embedding_files import EmbeddingFile; from carl.use.flags import flagged; import json; print(json.dumps({n: len(f.rows) for n, f in flagged(EmbeddingFile(Path(sys.argv[1]))).items()}))"  # noqa: E501
+JUDGE = "import sys; from pathlib import Path; from carl.use.embedding_files import EmbeddingFile; from carl.use.quality_flags import flagged; import json; print(json.dumps({n: len(f.rows) for n, f in flagged(EmbeddingFile(Path(sys.argv[1]))).items()}))"  # noqa: E501
 
 
 def measured(command: list[str]) -> dict[str, Any]:

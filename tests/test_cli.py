@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -40,6 +41,17 @@ def test_help_lists_commands_in_the_order_of_use_and_each_summary_fits_its_line(
     assert list(cli.commands)[:3] == ["pretrain", "eval", "report"]
     assert [line.split()[0] for line in inner] == ["list", "info", "prepare"]
     assert [line for line in [*shown, *inner] if line.endswith("...")] == []
+
+
+def test_help_fits_a_terminal_of_80_columns():
+    commands = {(): cli, **{(name,): command for name, command in cli.commands.items()}}
+    for name, command in cli.commands.items():
+        if isinstance(command, click.Group):
+            commands |= {(name, inner): one for inner, one in command.commands.items()}
+    for words in commands:
+        shown = CliRunner().invoke(cli, [*words, "--help"], terminal_width=78).output
+        assert "Usage: " in shown
+        assert [line for line in shown.splitlines() if len(line) > 80] == [], words
 
 
 def test_every_option_tells_its_default_or_what_it_is_for():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from carl.errors import printable, suggestion
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, listed, usual_values
 from carl.evaluation.protocols.base import parse_rates
 from carl.failures import ReaderGone, exit_code
-from carl.lasting_output import LastingOutput
+from carl.lasting_output import lasting_echo
 from carl.option_words import ENCODER, ENCODER_AND_IMAGES, experiment_names, method_names, preset_words
 from carl.terminal import reserve_standard_streams
 from carl.use.export import FORMATS
@@ -32,7 +32,7 @@ from carl.use.requests import (
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = (
-    "Named set of values, listed below. The run prints which one it takes.  [default: robust for carl, or paper on the "
+    "Named set of values. The run prints which one it takes.  [default: robust for carl, or paper on the "
     "paper's data sets in runs as long as the paper's; paper for other methods; shapes on shapes; adapt with --init]"
 )
 FORCE_HELP = "Replace FILE even if this command did not make it."
@@ -88,9 +88,9 @@ def cli() -> None:
     """Learn image encoders from unlabelled images, and use them.
 
     \b
-    carl report timm:tf_efficientnet_lite0 photos/   look at your photos; nothing is trained
+    carl report timm:tf_efficientnet_lite0 photos/   look at your photos first
     carl pretrain photos/                            train an encoder on them
-    carl pretrain shapes                             try training on built-in drawings
+    carl pretrain shapes                             try it on built-in drawings
     """
 
 
@@ -363,7 +363,7 @@ def report(
     \b
     carl report RUN               what a run has learned
     carl report RUN RUN...        several runs beside each other
-    carl report ENCODER IMAGES    any images: map, groups, neighbours, outliers, copies and quality flags
+    carl report ENCODER IMAGES    any images: map, groups, copies, quality
 
     Each is one HTML file that needs nothing else. A run writes its own report when it ends. For IMAGES nothing is
     trained and no labels are needed. If the command is interrupted, run it again to resume.
@@ -382,7 +382,7 @@ def report(
         backbone=backbone,
         force=force,
     )
-    write_or_watch(request, _lasting_echo() if watching else lambda line: _echo_lines([line]))
+    write_or_watch(request, lasting_echo() if watching else lambda line: _echo_lines([line]))
 
 
 @cli.command(epilog=ENCODER_AND_IMAGES)
@@ -757,7 +757,7 @@ def compare(
         encoders=_split(encoders),
         backbone=backbone,
     )
-    sys.exit(run_comparison(request, _lasting_echo()))
+    sys.exit(run_comparison(request, lasting_echo()))
 
 
 @cli.command(epilog=f"EXPERIMENT is {', '.join(experiment_names())} or all.")
@@ -804,7 +804,7 @@ def reproduce(
         yes=yes,
         own_runs=own_runs,
     )
-    sys.exit(run_reproduction(request, _lasting_echo()))
+    sys.exit(run_reproduction(request, lasting_echo()))
 
 
 @cli.group()
@@ -913,17 +913,6 @@ def _name_in(registry: Mapping[str, object], name: str) -> str:
 def _split(names: str | None) -> tuple[str, ...]:
     """The names in a list such as `carl,simclr`."""
     return tuple(name.strip() for name in names.split(",") if name.strip()) if names else ()
-
-
-def _lasting_echo() -> Callable[[str], None]:
-    """Prints lines, and drops them once no one can read them: the work goes on."""
-    output = LastingOutput(sys.stdout)
-
-    def echo(text: str) -> None:
-        for line in text.split("\n"):
-            print(printable(line), file=output, flush=True)
-
-    return echo
 
 
 def _echo_lines(lines: Iterable[str]) -> None:

@@ -37,7 +37,7 @@ def pick_device(name: str, option: str = "train.device") -> torch.device:
 
 
 def get_random_state(device: torch.device) -> Tensor | None:
-    """State of the device's own generator, None where the CPU's serves."""
+    """State of the device's own generator, None if it uses the CPU's."""
     if device.type == "cuda":
         return torch.cuda.get_rng_state(device)
     if device.type == "xpu":

@@ -18,6 +18,11 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; use one of: {', '.join(names)}"
 
 
+def first_line(error: Exception, otherwise: str = "") -> str:
+    """The first line of what an error says; if it says nothing, `otherwise`, or else the name of its kind."""
+    return (str(error).strip().splitlines() or [otherwise or type(error).__name__])[0]
+
+
 def one_line(text: str) -> str:
     """`text` with escapes for whatever would end a line or change a terminal, for lists with one name per line."""
     return re.sub("[\x00-\x1f\x7f-\x9f\u2028\u2029]", lambda at: ascii(at[0])[1:-1], text)

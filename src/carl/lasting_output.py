@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 from contextlib import suppress
 from typing import TextIO
+
+from carl.errors import printable
+from carl.terminal import Say
 
 
 class LastingOutput:
@@ -47,3 +51,14 @@ class LastingOutput:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stream.fileno())
             os.close(nowhere)
+
+
+def lasting_echo() -> Say:
+    """Prints lines to standard output, and drops them once no one can read them: the work goes on."""
+    output = LastingOutput(sys.stdout)
+
+    def echo(text: str) -> None:
+        for line in text.split("\n"):
+            print(printable(line), file=output, flush=True)
+
+    return echo

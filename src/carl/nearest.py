@@ -6,14 +6,11 @@ and an index library would be one more dependency for 60 lines.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
 from carl.clustering import lloyd
-
-Progress = Callable[[str, int, int], None]  # what is being done, how much is done, out of how much
+from carl.terminal import Progress
 
 EXACT = 60_000  # points: half a minute for all pairs on two cores; beyond it the time would grow with the square
 QUERIES = 1024  # points at a time

@@ -1,4 +1,4 @@
-"""What any command may show on a terminal."""
+"""What any command may show on a terminal, and how work tells how far it has come."""
 
 from __future__ import annotations
 
@@ -12,6 +12,28 @@ from contextlib import suppress
 
 from carl.durations import in_words
 from carl.errors import printable
+
+Say = Callable[[str], None]  # shows a line
+Progress = Callable[[str, int, int], None]  # what is being done, how much is done, out of how much (0: unknown)
+_CALL_EVERY = 0.1  # seconds
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """The progress callback that shows nothing."""
+
+
+def throttled(progress: Progress) -> Progress:
+    """The same callback, called at most ten times per second, and always at the end."""
+    last = 0.0
+
+    def call(what: str, done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done >= total > 0 or now - last >= _CALL_EVERY:
+            last = now
+            progress(what, done, total)
+
+    return call
 
 
 def show_progress(what: str, done: int, total: int) -> None:

@@ -16,10 +16,10 @@ import pytest
 from carl.data import open_dataset
 from carl.data.decoding import decode, parallel
 from carl.data.decoding.file_arrays import FileArray
-from carl.data.listing import silent
 from carl.data.open import list_source
 from carl.data.packing import pack
 from carl.errors import UserError
+from carl.terminal import silent
 from carl.user_paths import cache_folder
 
 

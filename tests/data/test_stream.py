@@ -18,9 +18,9 @@ from PIL import Image
 from carl.data import open_dataset
 from carl.data.batches.stream import Line, StreamBatches, buffered_order, check_lanes, choose_lanes
 from carl.data.decoding import tar
-from carl.data.listing import silent
 from carl.data.sources.shards import Shards, count_images, expand, find_shards, names_shards, read_images, stated_sizes
 from carl.errors import UserError
+from carl.terminal import silent
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 

@@ -335,10 +335,10 @@ def test_processes_that_see_different_files_notice(tmp_path: Path):
 
 def open_length(arguments: list[str]) -> None:
     """The command, on a machine where the main process measures a slow pace and the other one a fast one."""
-    plain, seconds = trial._timed_steps, 3000.0 if os.environ["RANK"] == "0" else 0.001
+    plain, seconds = trial.timed_steps, 3000.0 if os.environ["RANK"] == "0" else 0.001
     with (
         mock.patch("carl.training.budget.CHOICES", (2, 3, 4)),
-        mock.patch.object(trial, "_timed_steps", lambda *given: (seconds for _ in plain(*given))),
+        mock.patch.object(trial, "timed_steps", lambda *given: (seconds for _ in plain(*given))),
     ):
         processes.command(*arguments)
 

@@ -2,6 +2,9 @@
 
 A run directory, its data and a packed store as version 1 of their formats wrote them. They are never made anew for
 version 1: a reader that no longer reads them has broken a promise. Weights are rounded coarsely to pack small.
+
+fixtures/version-1-used.tar.xz was made by hand, with the source of commit 55e7cdc, the last before the package got its
+present layout: what `carl eval`, `carl embed` and `carl pretrain --resume --set log.report=true` made of that run.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from carl.data import open_dataset
 from carl.data.sources.shapes import make_shapes
 
 ARCHIVE = Path(__file__).parent / "fixtures" / "version-1.tar.xz"
+USED = ARCHIVE.with_name("version-1-used.tar.xz")
 DATA = "DATA-FOLDER"  # stands in config.toml for where the data were
 
 

@@ -20,11 +20,11 @@ from PIL import Image
 from carl.data import open_dataset
 from carl.data.decoding.crop import encoded_size
 from carl.data.decoding.decode import DecodeError, decode, image_size, strict_decoding
-from carl.data.listing import silent
 from carl.data.open import absolute_source, open_images
 from carl.data.packing.cache import locked
 from carl.data.sources.shards import expand, find_shards
 from carl.errors import UserError
+from carl.terminal import silent
 from carl.user_paths import expanded
 from tests.reliability.test_hostile import MEGABYTE, bounded, zeros
 from tests.reliability.world import encoded

@@ -19,7 +19,7 @@ from carl.records.run_directory import RUN_FORMAT, RunDirectory
 from carl.training.checkpoint import load_checkpoint
 from carl.use.encoder import load_trained
 from tests.reliability.conftest import assert_refused, call
-from tests.reliability.make_fixtures import ARCHIVE, DATA
+from tests.reliability.make_fixtures import ARCHIVE, DATA, USED
 from tests.reliability.world import copy_run, encoded
 
 
@@ -33,8 +33,18 @@ def first(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def used(first: Path) -> Path:
+    """The same, with the results and the gallery of the run, and a file of embeddings, as version 1 wrote them."""
+    with tarfile.open(USED) as archive:
+        archive.extractall(first / "run", filter="data")
+    for file in (first / "run" / "results").iterdir():
+        file.write_text(file.read_text().replace(DATA, str(first)))
+    return first
+
+
 def test_the_fixtures_are_small():
-    assert ARCHIVE.stat().st_size < 300_000
+    assert ARCHIVE.stat().st_size + USED.stat().st_size < 350_000
 
 
 def test_a_run_of_version_1_is_evaluated_embedded_reported_and_resumed(first: Path):
@@ -50,6 +60,30 @@ def test_a_run_of_version_1_is_evaluated_embedded_reported_and_resumed(first: Pa
         assert done.returncode == 0, (command, done.stderr)
     assert load_checkpoint(first / "run" / "checkpoint.pt").step == 6
     assert pq.read_table(first / "made.parquet").num_rows == 20
+
+
+@pytest.mark.parametrize("protocol", ["knn", "linear-cached"])
+def test_a_result_of_version_1_is_shown_and_not_measured_again(used: Path, protocol: str):
+    (file,) = (used / "run" / "results").glob(f"{protocol}-*.json")
+    before = file.read_bytes()  # a result of today holds more than this one
+    done = call(used, "eval", "run", "--protocol", protocol)
+    assert done.returncode == 0, done.stderr
+    accuracy = max(json.loads(before)["accuracy"]["trained"].values())
+    assert f"{accuracy:.2f}%" in done.stdout
+    assert file.read_bytes() == before
+
+
+def test_the_gallery_and_embeddings_of_version_1_are_read(used: Path):
+    done = call(used, "report", "run", "-o", "page.html")
+    assert done.returncode == 0, done.stderr
+    page = (used / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/") > 0  # only the gallery has pictures of the images
+    (used / "run" / "gallery.npz").unlink()
+    assert call(used, "report", "run", "-o", "without.html").returncode == 0
+    assert "data:image/" not in (used / "without.html").read_text(encoding="utf-8")
+    done = call(used, "curate", "run", "run/embeddings.parquet", "--keep", "3")
+    assert done.returncode == 0, done.stderr
+    assert len((used / "curated.txt").read_text().splitlines()) == 3
 
 
 def test_embeddings_that_version_0_1_made_still_belong_to_their_run(first: Path):

@@ -24,7 +24,7 @@ from PIL import Image
 import carl
 from carl.data import open_dataset
 from carl.data.image_source import ImageSource
-from carl.data.listing import ArraySplit, silent
+from carl.data.listing import ArraySplit
 from carl.data.open import open_images
 from carl.errors import UserError
 from carl.evaluation.features import extract_features
@@ -32,6 +32,7 @@ from carl.methods import METHODS
 from carl.methods.run_config import read_config
 from carl.quality import measures
 from carl.records.run_directory import RunDirectory
+from carl.terminal import silent
 from carl.use import embed as embed_module
 from carl.use.embed import embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from carl.data.listing import silent
 from carl.errors import UserError
 from carl.quality import Flagged
 from carl.records.gallery import check_gallery
 from carl.reporting.report import names_images
+from carl.terminal import silent
 from carl.use import overview as overview_module
 from carl.use.embed import embeddings_for
 from carl.use.encoder import TrainedModel
-from carl.use.flags import flag_arrays
 from carl.use.overview import listed_rows, overview
+from carl.use.quality_flags import flag_arrays
 from tests.conftest import Run
 from tests.reliability.conftest import assert_refused, listed
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from carl import cli, terminal
+from carl import terminal
 from carl.errors import printable
 from carl.evaluation import evaluate
+from carl.evaluation.protocols import EvaluationRequest
+from carl.lasting_output import lasting_echo
 from carl.records.weights_hash import file_hash
 from carl.training.console import Console
 from carl.use.embedding_files import name_as_text, name_from_text
@@ -163,7 +166,7 @@ def test_names_are_plain_text_in_a_model_card(run: Path, tmp_path: Path, form: s
 WAYS = {
     "warning": terminal.warn,
     "line of training": lambda text: Console().say(text),
-    "line of compare, reproduce and --watch": lambda text: cli._lasting_echo()(text),
+    "line of compare, reproduce and --watch": lambda text: lasting_echo()(text),
 }
 
 
@@ -178,7 +181,7 @@ def test_every_way_to_a_terminal_escapes_what_it_would_act_on(way: str, capsys: 
 def test_progress_on_a_terminal_escapes_what_it_would_act_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(terminal, "_on_terminal", lambda: True)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     terminal.show_progress(ESCAPE, 1, 2)
     terminal.show_line(ESCAPE)
     assert "\x1b" not in capsys.readouterr().err
@@ -187,8 +190,9 @@ def test_progress_on_a_terminal_escapes_what_it_would_act_on(
 def test_tables_of_results_escape_what_a_terminal_would_act_on(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(evaluate, "evaluate", lambda request: {})
     monkeypatch.setattr(evaluate, "table", lambda result: [ESCAPE])
-    evaluate._show(None)  # type: ignore[arg-type]
+    evaluate.evaluate_and_show(EvaluationRequest("run"))
     assert_plain(capsys.readouterr().out)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +19,8 @@ from carl.errors import UserError
 if TYPE_CHECKING:
     from carl.data.sources.shards import Shards
 
-Progress = Callable[[str, int, int], None]  # what is being done, how much is done, out of how much (0: unknown)
 LARGEST_IMAGE = 256 * 2**20  # bytes of an image file: more than any photo has, and little enough for memory
 MOST_LETTERS = 2**24  # in the names of all classes together: 256 each if there are MOST_CLASSES
-_CALL_EVERY = 0.1  # seconds
 
 
 @dataclass(frozen=True)
@@ -42,10 +39,6 @@ class BadFile:
 
 
 Content = bytes | Path | np.ndarray | Unusable  # encoded bytes, a file, or pixels (H, W, C) uint8
-
-
-def silent(what: str, done: int, total: int) -> None:
-    """The progress callback that shows nothing."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -117,20 +110,6 @@ def check_class_names(names: Collection[str], where: str) -> None:
             f"{where} has at least {len(names)} class names with {letters} letters; at most {MOST_CLASSES} classes and "
             f"{MOST_LETTERS} letters are allowed: use fewer classes or shorter names"
         )
-
-
-def throttled(progress: Progress) -> Progress:
-    """The same callback, called at most ten times per second, and always at the end."""
-    last = 0.0
-
-    def call(what: str, done: int, total: int) -> None:
-        nonlocal last
-        now = time.monotonic()
-        if done >= total > 0 or now - last >= _CALL_EVERY:
-            last = now
-            progress(what, done, total)
-
-    return call
 
 
 def files_key(files: Iterable[str | Path]) -> str:

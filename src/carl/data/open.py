@@ -18,8 +18,8 @@ from carl.config import ViewsFrom
 from carl.data.dataset import Dataset
 from carl.data.image_source import ImageSource
 from carl.data.labels import check_labels, with_labels
-from carl.data.listing import Listing, Progress, silent, split_in_name, throttled
-from carl.data.packing.pack import check_side, open_listing
+from carl.data.listing import Listing, split_in_name
+from carl.data.packing.pack import PackingRequest, check_side, open_listing
 from carl.data.photo_images import check_of_photos, with_photos
 from carl.data.sources import official
 from carl.data.sources.arrays import NPY, NPZ
@@ -32,6 +32,7 @@ from carl.data.sources.shards import SHARDS, Shards, has_tar_files, list_sample,
 from carl.defaults import Labels
 from carl.errors import UserError, suggestion
 from carl.framing import Interpolation
+from carl.terminal import Progress, silent, throttled
 from carl.user_paths import cache_folder, expanded
 
 if TYPE_CHECKING:
@@ -87,12 +88,13 @@ def open_dataset(
         raise UserError(f"views_from={views_from!r} is unknown{suggestion(views_from, get_args(ViewsFrom))}")
     check_labels(labels)
     report = throttled(progress or silent)
+    asked = PackingRequest(image_size, max_bad, interpolation, report)
     listing = list_source(source, _archives(root), report, as_shards=views_from == "stream")
     if listing.shards is not None and views_from in ("auto", "stream"):
-        return _with_stream(listing.name, listing.shards, image_size, interpolation, max_bad, report)
+        return _with_stream(listing.name, listing.shards, asked)
     if views_from == "photos":
         check_of_photos(listing)
-    dataset = open_listing(listing, image_size, max_bad, report, interpolation)
+    dataset = open_listing(listing, asked)
     dataset = with_labels(dataset, labels, listing.classes_guessed)
     return dataset if views_from == "packed" else with_photos(dataset, listing, views_from == "photos", report)
 
@@ -192,16 +194,9 @@ def _kind_of_folder(path: str) -> Source:
     return SHARDS if has_tar_files(path) and not walk_images(Path(path)) else FOLDER
 
 
-def _with_stream(
-    name: str,
-    shards: Shards,
-    image_size: int | None,
-    interpolation: Interpolation,
-    max_bad: int | None,
-    progress: Progress,
-) -> Dataset:
+def _with_stream(name: str, shards: Shards, asked: PackingRequest) -> Dataset:
     """Shards as a data set: a packed sample, and the stream of all images."""
-    dataset = open_listing(list_sample(shards, name), image_size, max_bad, progress, interpolation)
+    dataset = open_listing(list_sample(shards, name), asked)
     if dataset.train.images.channels != 3:
         raise UserError(f"{name} holds images that are not in colour, which cannot be streamed; give them as a folder")
     note = (

@@ -21,9 +21,10 @@ from carl.data.dataset import Dataset
 from carl.data.decoding.crop import crop_file, pool, upright_size
 from carl.data.decoding.decode import strict_decoding
 from carl.data.decoding.file_arrays import open_array
-from carl.data.listing import EncodedSplit, Listing, Progress
+from carl.data.listing import EncodedSplit, Listing
 from carl.errors import UserError
 from carl.files import atomic_writer
+from carl.terminal import Progress
 from carl.user_paths import cache_folder
 
 # Views are cut from the photos if their side is at least this many times that of the packed images. A crop with 8% of

@@ -14,10 +14,10 @@ from carl import distributed
 from carl.data.batches.build import batches_for
 from carl.data.batches.shuffled import ShuffledBatches
 from carl.data.dataset import UNLABELLED, Dataset, Split, Statistics
-from carl.data.listing import Progress
 from carl.errors import UserError
 from carl.evaluation.features import frozen, map_images_together
 from carl.framing import Framing
+from carl.terminal import Progress
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from carl import distributed
 from carl.data.dataset import Split, Statistics
 from carl.data.decoding.decode import decode
-from carl.data.listing import Progress
 from carl.defaults import FEATURE_BATCH
 from carl.framing import Framing
 from carl.memory import keep_freed_memory
+from carl.terminal import Progress
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 

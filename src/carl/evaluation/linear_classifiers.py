@@ -76,7 +76,7 @@ def linear_evaluation(encoder: nn.Module, data: EvaluationData, recipe: LinearRe
         test = data.features(encoder, data.test)
         classifiers = Classifiers(rates, test.shape[1], data.classes, recipe.momentum, seed)
         with distributed.computing_together():  # each process takes its share of every batch through the encoder
-            _train(encoder, data, recipe, classifiers, torch.from_numpy(held).to(data.device), blind, seed)
+            _train(classifiers, encoder, data, recipe, seed, held=torch.from_numpy(held).to(data.device), blind=blind)
         scores = classifiers.scores(test.to(data.device)).float().cpu()[: len(recipe.rates)]
         if not several:
             return LinearResult(_judged(scores[0], data.test_labels, recipe.rates), recipe.rates[0], {})
@@ -90,14 +90,16 @@ def linear_evaluation(encoder: nn.Module, data: EvaluationData, recipe: LinearRe
 
 
 def _train(
+    classifiers: Classifiers,
     encoder: nn.Module,
     data: EvaluationData,
     recipe: LinearRecipe,
-    classifiers: Classifiers,
+    seed: int,
+    *,
     held: Tensor,
     blind: Tensor,
-    seed: int,
 ) -> None:
+    """Train all classifiers on the same batches. Those that are `blind` learn nothing from the images `held` out."""
     batches = data.batches(data.train, recipe.batch_size, seed)
     for epoch in range(recipe.epochs):
         factor = recipe.factor(epoch)

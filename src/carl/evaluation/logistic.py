@@ -81,7 +81,7 @@ class _Problem:
 
     @classmethod
     def of(cls, features: Tensor, labels: Tensor, classes: int, like: _Problem | None = None) -> _Problem:
-        """With the eigenbasis of `like`, a problem of nearly the same features, where there is one: saves seconds."""
+        """With `like`, a problem with nearly the same features, its eigenbasis is taken, which saves seconds."""
         if like is not None:
             return cls(features, labels, classes, like.directions, like.moments)
         gram = features.T @ features / len(features)

@@ -93,6 +93,7 @@ class Clusterings(nn.Module):
         self,
         rows: Tensor,
         embeddings: Tensor,
+        *,
         seed: int,
         iterations: int,
         restarts: int,
@@ -245,7 +246,7 @@ class PCL(Method):
         self.clusterings.fit(
             rows,
             embeddings,
-            seed,
+            seed=seed,
             iterations=options.iterations,
             restarts=options.restarts,
             temperature=options.temperature,

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from carl.config import ModelConfig
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.models.architectures import known_architecture
 from carl.models.kept_parts import keep_layers, keep_statistics
 from carl.models.pretrained import find_weights
@@ -51,7 +51,7 @@ def _create(model: ModelConfig, channels: int, image_size: int) -> nn.Module:
     try:
         encoder: nn.Module = timm.create_model(model.backbone, pretrained=False, **options)
     except (OSError, RuntimeError, ValueError, AssertionError, TypeError) as error:
-        cause = (str(error).splitlines() or [type(error).__name__])[0]
+        cause = first_line(error)
         raise UserError(
             f"timm cannot make {model.backbone!r} for {image_size} px: {cause}; choose another backbone or --image-size"
         ) from None
@@ -76,7 +76,7 @@ def feature_size(encoder: nn.Module, channels: int, image_size: int) -> int:
         with torch.no_grad():
             features = encoder(torch.zeros(1, channels, image_size, image_size))
     except (RuntimeError, AssertionError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise UserError(
             f"the backbone cannot read images of {image_size} px: {reason}; "
             "choose a larger --image-size or another --backbone"

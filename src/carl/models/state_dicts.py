@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.models.safetensors_files import read_tensors
 from carl.models.torch_files import read_torch_file
 
@@ -24,7 +24,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             return read_tensors(path)
         loaded = read_torch_file(path)
     except Exception as error:  # each format has errors of its own; all mean that the file is not usable
-        reason = (str(error).splitlines() or ["unreadable"])[0]
+        reason = first_line(error, otherwise="unreadable")
         raise UserError(f"{path} holds no weights: {reason}; give a .safetensors file or a state dict") from None
     for key in ("state_dict", "model", "teacher"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):

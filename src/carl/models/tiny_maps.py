@@ -125,7 +125,7 @@ def _is_full_precision(input: Tensor) -> bool:
 
 
 def _half_precision(input: Tensor) -> torch.dtype:
-    """What products are computed in where that is not full precision."""
+    """The precision that products are computed in, if it is not full precision."""
     return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else input.dtype
 
 

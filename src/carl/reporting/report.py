@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from carl.records.run_directory import RunDirectory
 from carl.reporting.images_report import report_images
 from carl.reporting.pages import write_comparison, write_report
 from carl.reporting.watch import watch
+from carl.terminal import Say
 from carl.use.requests import ImagesReportRequest
 
 MODELS = ("timm:", "hf-hub:")  # encoders that are no paths
@@ -32,7 +32,7 @@ class ReportRequest:
     force: bool = False
 
 
-def report(request: ReportRequest, say: Callable[[str], None]) -> None:
+def report(request: ReportRequest, say: Say) -> None:
     """Write the page of a run, of several runs or of images, or show that of a run while it trains."""
     runs = [Path(one) for one in request.what]
     if request.names is not None:

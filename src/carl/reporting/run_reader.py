@@ -39,7 +39,7 @@ class Run:
 
     @cached_property
     def identity(self) -> RunIdentity:
-        """What a score has to be of to stand for this run."""
+        """What a score must have been measured on to stand for this run."""
         fingerprint = str(self.data.get("fingerprint") or "")
         return RunIdentity(file_hash(self.directory.encoder_file), str(self.value("data", "source", "?")), fingerprint)
 

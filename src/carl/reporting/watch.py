@@ -14,7 +14,6 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +23,7 @@ from carl.errors import UserError
 from carl.records.metrics import has_finished, read_records
 from carl.records.run_directory import RunDirectory
 from carl.reporting.pages import run_page
+from carl.terminal import Say
 
 HOST = "127.0.0.1"
 PATIENCE = 10.0  # seconds for a browser to send its request
@@ -37,9 +37,7 @@ HEADERS = {
 }
 
 
-def watch(
-    run: Path, say: Callable[[str], None], port: int = 0, projection: str = "auto", names: Path | None = None
-) -> None:
+def watch(run: Path, say: Say, port: int = 0, projection: str = "auto", names: Path | None = None) -> None:
     """Serve the page of a run until Ctrl-C."""
     RunDirectory.open(run)
     if not 0 <= port <= 65_535:
@@ -101,7 +99,7 @@ class WatchServer(ThreadingHTTPServer):
         return json.dumps({"version": version_of(self.run), "note": news(self.run)}).encode()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that goes away in the middle of an answer is no news."""
+        """A browser that goes away in the middle of an answer does not matter."""
 
 
 def version_of(run: Path) -> str:

@@ -30,6 +30,7 @@ from carl.reproduction.dry_run import assumed_facts, resolved_config
 from carl.reproduction.jobs import Job, machine_in_words
 from carl.reproduction.recipes import preset_of
 from carl.reproduction.scales import MAIN, SMOKE_SIZE, Scale
+from carl.terminal import Say
 
 FILE = "choosing.json"
 REPEATS, SMOKE_REPEATS = 9, 1  # timed steps; a third as many clusterings
@@ -41,7 +42,7 @@ BARS = ((CARL_LOSS,), (SWAV_LOSS,), (KMEANS, EMBEDDING, PCL_LOSS))  # one bar pe
 Record = dict[str, Any]
 
 
-def measure(scale: Scale, counts: Sequence[int], say: Callable[[str], None]) -> Record:
+def measure(scale: Scale, counts: Sequence[int], say: Say) -> Record:
     """Seconds per epoch and bytes in memory, for each part and each number of prototypes."""
     epoch = Epoch(scale, pick_device("auto"))
     repeats = SMOKE_REPEATS if scale.name == SMOKE_SIZE else REPEATS

@@ -7,7 +7,7 @@ runs really had, and says what they share and what is each method's own.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from carl.reproduction.comparison_table import MEASURED_BY, Summary, markdown, t
 from carl.reproduction.dry_run import values_in_words
 from carl.reproduction.jobs import DONE, FAILED, Job, Measure, Outcome, machine_in_words, read_outcome
 from carl.reproduction.runner import run_jobs
+from carl.terminal import Say
 from carl.training.plan import Plan, PretrainRequest, plan
 from carl.use.encoder import open_encoder
 
@@ -79,7 +80,10 @@ class Comparison:
 
     @property
     def runs(self) -> list[tuple[str, int]]:
-        """Method and seed of each run, all methods with one seed before the next: what is done compares at any time."""
+        """Method and seed of each run.
+
+        All methods come with one seed before the next seed, so whatever is done can be compared at any time.
+        """
         return [(name, seed) for seed in self.seeds for name in self.names]
 
     def job(self, name: str, seed: int, rate: float | None) -> Job:
@@ -97,7 +101,7 @@ class Comparison:
         return Job(name, json.loads(json.dumps(layer)), tuple(MEASURES.values()))
 
 
-def compare(request: CompareRequest, say: Callable[[str], None]) -> int:
+def compare(request: CompareRequest, say: Say) -> int:
     """Train each method that is not finished yet, show the table and write it, the page and the data; the exit code."""
     comparison, known = opened(request)
     root = comparison.root
@@ -174,9 +178,7 @@ def _first_plan(comparison: Comparison) -> Plan:
     raise errors[0]
 
 
-def chosen_rates(
-    comparison: Comparison, known: Plan, say: Callable[[str], None]
-) -> tuple[dict[str, float], dict[str, str]]:
+def chosen_rates(comparison: Comparison, known: Plan, say: Say) -> tuple[dict[str, float], dict[str, str]]:
     """For each method the best of the rates on held-out training images, and the trials that failed.
 
     Every method has the same number of tries, and the test images have no say.
@@ -246,7 +248,7 @@ def method_line(name: str, outcomes: Sequence[Outcome], asked: int, reason: str)
     return Line(name, row, judged_over(done), trained_with(done[0]))
 
 
-def frozen_line(encoder: str, comparison: Comparison, known: Plan, say: Callable[[str], None]) -> Line:
+def frozen_line(encoder: str, comparison: Comparison, known: Plan, say: Say) -> Line:
     """A line for an encoder that is not trained here, measured on the same images."""
     settings: dict[str, Any] = {
         "data": {key: value for key, value in comparison.layer["data"].items() if key != "source"}

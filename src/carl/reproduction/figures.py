@@ -347,7 +347,7 @@ def _claims(
 ) -> list[Any]:
     """Panels of bars over the same rows: accuracy and memory. The paper has no numbers for them.
 
-    Speeds are in the table alone: of runs that were not timed against each other, they are no picture.
+    Speeds are only in the table, because the runs were not timed against each other.
     """
     measured = [f for f in cells if f.mean is not None]
     rows = list(dict.fromkeys(f.cell.row for f in reversed(measured)))  # from below

@@ -295,7 +295,7 @@ def _prepare_resume(folder: Path, job: Job, layer: Layer) -> None:
 
 
 def measured(job: Job, measure: Measure, folder: Path, data_root: Path | None) -> Outcome:
-    """The figures of one evaluation, of random weights too where the protocol has them, and what they are of."""
+    """The figures of one evaluation, also of random weights if the protocol measures them, and what was judged."""
     if job.trains:
         kept_of = measure.at_epoch
         request = measure.request(str(folder if kept_of is None else RunDirectory(folder).kept_encoder(kept_of)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,10 +31,10 @@ from carl.reproduction.recipes import Experiment, distinct_jobs, find_experiment
 from carl.reproduction.runner import INTERRUPTED, WAITING, Shard, job_state, outcome_state, run_jobs
 from carl.reproduction.scales import PAPER_SIZE, SCALES, SMOKE_SIZE, Scale
 from carl.reproduction.tables import write_tables_and_figures
+from carl.terminal import Say
 from carl.training.console import duration
 
 DAY = 24 * 3600.0
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Reproduction:
 
     @property
     def jobs(self) -> list[Job]:
-        """Those of this shard."""
+        """The jobs of this shard."""
         return self.shard.take(self.all_jobs)
 
 

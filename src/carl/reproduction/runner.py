@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +31,9 @@ from carl.reproduction.jobs import (
     run_job,
     stored_outcome,
 )
-from carl.terminal import show_line
+from carl.terminal import Say, show_line
 from carl.training.console import duration
 
-Say = Callable[[str], None]
 WAITING, INTERRUPTED = "waiting", "interrupted"  # states of a job without an outcome
 IN_USE = 75  # exit code of a job's process if another process works on the job (EX_TEMPFAIL)
 WINDOWS = os.name == "nt"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from carl import distributed, files
 from carl.device import get_random_state, set_random_state
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.models.pretrained import source_in_run, stated, wanted_by_run
 from carl.models.torch_files import read_torch_file
 from carl.models.weights import check_finite, write_weights
@@ -89,7 +89,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
         state = read_torch_file(path)
         found = state.pop("format")
     except Exception as error:  # damaged and foreign files fail in many ways
-        reason = (str(error).splitlines() or ["unreadable"])[0]
+        reason = first_line(error, otherwise="unreadable")
         raise UserError(
             f"{path} is not a checkpoint that carl wrote: {reason}; start again with another --out"
         ) from None
@@ -188,7 +188,7 @@ class Saver:
             if checkpoint.step > learner.total_steps:
                 raise ValueError(f"step {checkpoint.step} of {learner.total_steps}")
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise UserError(f"{file} does not fit config.toml: {reason}; restore the one it was made with") from None
         check_finite(file, learner.method)
         learner.steps_done = self.saved_step = checkpoint.step

@@ -24,7 +24,7 @@ from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.data.decoding.parallel import measure_all
 from carl.data.facts import DataFacts
-from carl.data.listing import EncodedImage, throttled
+from carl.data.listing import EncodedImage
 from carl.evaluation.features import extract_features, frozen, map_images
 from carl.methods import Method
 from carl.methods.build import random_encoder
@@ -32,25 +32,19 @@ from carl.models.weights import read_weights_into
 from carl.quality import CHECKS, Value, measures
 from carl.records.gallery import GALLERY_FORMAT
 from carl.records.run_directory import RunDirectory
-from carl.terminal import TimedProgress
-from carl.use.flags import flag_arrays, flagged_by
+from carl.terminal import TimedProgress, throttled
+from carl.training.plan import Plan
 from carl.use.gallery_arrays import SAMPLE, Grouping, clusters, nearest, plane, resized, thumbnails
+from carl.use.quality_flags import flag_arrays, flagged_by
 from carl.views.views import Views
 
 PART = 256  # images at full size in memory at once
 VIEW_ROWS, VIEW_COLUMNS = 6, 8
 
 
-def write_gallery(
-    run: RunDirectory,
-    config: Config,
-    method: Method,
-    dataset: Dataset,
-    facts: DataFacts,
-    views: Views,
-    device: torch.device,
-) -> None:
+def write_gallery(run: RunDirectory, plan: Plan, method: Method, device: torch.device) -> None:
     """Embeddings, groups, thumbnails and neighbours of a fixed sample of the training images."""
+    config, dataset, facts, views = plan.config, plan.dataset, plan.facts, plan.views
     split = dataset.pretraining
     rows = np.sort(np.random.default_rng(0).permutation(len(split))[:SAMPLE])
     features = extract_features(method.encoder, split, dataset.statistics, facts.image_size, device, rows=rows)

@@ -210,7 +210,7 @@ def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, save
         found = adaptation(journal.records)
         saver.keep_better(trained=found is None or found.is_better)
     if plan.config.log.report and not (finished and run.gallery_file.exists()):
-        write_gallery(run, plan.config, method, plan.dataset, plan.facts, plan.views, device)
+        write_gallery(run, plan, method, device)
     if not finished:
         journal.write(
             "event",
@@ -241,7 +241,7 @@ def last_words(config: Config, journal: Journal, run: RunDirectory, seconds: flo
 
 
 def words_on_start(config: Config, journal: Journal, run: RunDirectory) -> list[str]:
-    """Whether the run made the encoder better that it started from, and which of the two it keeps."""
+    """Whether the run improved the encoder that it started from, and which of the two it keeps."""
     found = adaptation(journal.records)
     if found is None:
         return ["not compared with the encoder it started from, because it was not probed (probe.every)"]

@@ -34,7 +34,7 @@ def measured_pace(plan: Plan, device: torch.device) -> Pace:
     learner = build_learner(plan.config, method, device, batches.steps_per_epoch)
     per_epoch = batches.steps_per_epoch
     forecast = Forecast(Length(plan.config.train.epochs, per_epoch, probe_every=0))
-    for seconds in _timed_steps(learner, batches):
+    for seconds in timed_steps(learner, batches):
         forecast.add_step(seconds)
         if forecast.steps == 1:
             forecast.mark()
@@ -49,7 +49,7 @@ def measured_pace(plan: Plan, device: torch.device) -> Pace:
     return Pace(step * per_epoch, probe, given if isinstance(given, int) else None)
 
 
-def _timed_steps(learner: Learner, batches: TrainingBatches) -> Iterator[float]:
+def timed_steps(learner: Learner, batches: TrainingBatches) -> Iterator[float]:
     """Train, and give the seconds of each step."""
     start = time.monotonic()
     for batch in _batches(learner, batches):

@@ -18,7 +18,7 @@ import torch
 from carl import distributed, files
 from carl.data.dataset import UNLABELLED
 from carl.data.image_source import Decoded, ImageSource, decoded_images
-from carl.data.listing import BadFile, EncodedImage, Progress, silent, throttled
+from carl.data.listing import BadFile, EncodedImage
 from carl.data.open import absolute_source, open_images
 from carl.data.packing.cache import kept_folder, locked
 from carl.defaults import FEATURE_BATCH, LARGEST_USUAL_SIDE
@@ -26,7 +26,7 @@ from carl.device import pick_device
 from carl.errors import UserError, one_line
 from carl.precision import PRECISIONS, computing_in, settled_precision
 from carl.quality import Value, measures
-from carl.terminal import TimedProgress
+from carl.terminal import Progress, TimedProgress, silent, throttled
 from carl.use.embedding_files import (
     DTYPES,
     MEASURED,
@@ -222,7 +222,7 @@ def _check_outputs(parts: Parts, force: bool) -> None:
 
 
 def _check_folder(output: Path, force: bool) -> None:
-    """Refuse a folder that holds anything else than embeddings; with `force`, those are replaced."""
+    """Refuse a folder that holds anything other than embeddings; with `force`, those are replaced."""
     if os.path.lexists(output) and not output.is_dir():
         raise UserError(f"{output} exists and is not a folder; choose another -o")
     if not output.is_dir() or not any(output.iterdir()):

@@ -24,7 +24,7 @@ from carl import files
 from carl.data.sources.parquet import rows_at_once
 from carl.data.sources.shards import expand
 from carl.defaults import EMBEDDING_DTYPES
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.quality import measures
 from carl.user_paths import expanded
 
@@ -79,7 +79,7 @@ def _with_names(about: About, change: Callable[[str], str]) -> About:
 
 
 def column_types() -> dict[str, pa.DataType]:
-    """The columns that are read back, but for the embedding; not every file has all of them."""
+    """The columns that are read back, except for the embedding; not every file has all of them."""
     own = {
         "path": pa.string(),
         "split": pa.string(),
@@ -304,7 +304,7 @@ class _OneFile:
                     raise ValueError("an embedding has a number that is not finite")
                 yield numbers
         except DAMAGED as error:
-            raise self._damaged(reason_of(error)) from None
+            raise self._damaged(first_line(error)) from None
 
     def column(self, name: str) -> list[object]:
         values: list[object] = []
@@ -317,17 +317,13 @@ class _OneFile:
                     raise ValueError(f"a text in the column {name} is longer than {LONGEST_TEXT} letters")
                 values += found
         except DAMAGED as error:
-            raise self._damaged(reason_of(error)) from None
+            raise self._damaged(first_line(error)) from None
         return values
 
     def _damaged(self, reason: str) -> UserError:
         return UserError(
             f"{self.path} is damaged ({reason}); make it again with: carl embed RUN IMAGES -o FILE --force"
         )
-
-
-def reason_of(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def holds_embeddings(path: Path) -> bool:

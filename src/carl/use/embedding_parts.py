@@ -23,8 +23,8 @@ import pyarrow.parquet as pq
 
 from carl import files
 from carl.data.listing import BadFile
-from carl.errors import UserError
-from carl.use.embedding_files import DAMAGED, open_writer, reason_of
+from carl.errors import UserError, first_line
+from carl.use.embedding_files import DAMAGED, open_writer
 
 PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
 _BAD, _KEY = b"carl.bad", b"carl.key"
@@ -124,7 +124,7 @@ class Parts:
                 table = _rows(path)
             except DAMAGED as error:
                 raise UserError(
-                    f"{path} is damaged ({reason_of(error)}); give the command again, and it is made anew"
+                    f"{path} is damaged ({first_line(error)}); give the command again, and it is made anew"
                 ) from None
             if not self._is_ours(table):  # possible on a disk that cannot lock
                 raise UserError(

@@ -105,7 +105,7 @@ def nearest(features: Tensor, count: int = NEIGHBOURS) -> tuple[Tensor, Tensor]:
 
 
 def largest_side(count: int) -> int:
-    """Of a thumbnail, in pixels, where there are `count` of them."""
+    """The largest side of a thumbnail, in pixels, if there are `count` of them."""
     return min(LARGEST_THUMBNAIL, round(THUMBNAIL * math.sqrt(SAMPLE / count)))
 
 

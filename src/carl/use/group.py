@@ -13,11 +13,10 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from carl import files
-from carl.data.listing import Progress, silent, throttled
 from carl.errors import UserError, one_line, suggestion
 from carl.nearest import nearest_neighbours, neighbour_count
 from carl.records.given_names import GivenNames, read_names
-from carl.terminal import TimedProgress
+from carl.terminal import Progress, TimedProgress, silent, throttled
 from carl.use.curate import link_images
 from carl.use.embed import bad_list_of, embeddings_for, load_for_all_processes, only_main_goes_on, remove_list
 from carl.use.embedding_files import EmbeddingFile, find_embeddings
@@ -148,7 +147,8 @@ def find_groups(
     check_groups(count, len(points))
     near = neighbours[:, : neighbour_count(len(points), count)]
     options = HeadOptions(loss=loss, heads=head_count(count))
-    return assign(points, train_heads(points, near, count, options, seed, seen, throttled(progress))), proposal
+    heads = train_heads(points, near, count, options, seed, views=seen, progress=throttled(progress))
+    return assign(points, heads), proposal
 
 
 def _check(request: GroupRequest) -> GivenNames:
@@ -224,7 +224,8 @@ def _write(
     again += ["--loss", request.loss] if request.loss != GroupRequest.loss else []
     again += ["--views", str(request.views)] if request.views else []
     again += ["-o", str(request.output), "--force", "--names"]
-    page = sheet_page(index, found, names, f"Groups in {Path(request.images).name}", again, sheet, root)
+    title = f"Groups in {Path(request.images).name}"
+    page = sheet_page(index, found, names, title=title, command=again, output=sheet, root=root)
     if request.links is not None:
         yield f"links: {link_groups(index, found, names, request.links)} in {request.links}"
     write_table(index, found, names, labels, request.output)

@@ -1,4 +1,4 @@
-"""The labels of embedded images: those that the data came with, or class folders. They serve to compare alone."""
+"""The labels of embedded images: those that the data came with, or class folders. They only serve for comparison."""
 
 from __future__ import annotations
 

@@ -15,14 +15,15 @@ from torch.nn import functional as F
 
 from carl.data.decoding.decode import shown_bands
 from carl.data.decoding.parallel import decode_all
-from carl.data.listing import EncodedImage, Progress, silent, throttled
+from carl.data.listing import EncodedImage
 from carl.errors import UserError
 from carl.quality import Flagged
 from carl.records.gallery import MOST, Gallery
+from carl.terminal import Progress, silent, throttled
 from carl.use.embedding_files import EmbeddingFile
-from carl.use.flags import flag_arrays, flagged
 from carl.use.gallery_arrays import SAMPLE, clusters_with_centres, largest_side, nearest, plane
 from carl.use.image_labels import labels_of, relative_names
+from carl.use.quality_flags import flag_arrays, flagged
 from carl.use.thumbnails import contents_of
 
 LISTED = MOST["M"]  # images that a page lists; of more, a sample with all that are flagged

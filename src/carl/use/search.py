@@ -13,10 +13,9 @@ from markupsafe import Markup
 
 from carl import files
 from carl.data.decoding.decode import DecodeError, decode, strict_decoding
-from carl.data.listing import Progress, silent
 from carl.errors import UserError
 from carl.safe_pages import page_mark
-from carl.terminal import TimedProgress
+from carl.terminal import Progress, TimedProgress, silent
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile, name_as_text
 from carl.use.encoder import UsableEncoder

@@ -13,6 +13,7 @@ import io
 import os
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -28,7 +29,6 @@ from carl.data.listing import (
     BadFile,
     EncodedSplit,
     Listing,
-    Progress,
     SplitListing,
     StoredSplit,
 )
@@ -38,6 +38,7 @@ from carl.defaults import BAD_AT_LEAST, BAD_ONE_IN, LARGEST_SIDE, LARGEST_USUAL_
 from carl.errors import UserError, one_line
 from carl.files import atomic_writer
 from carl.framing import Framing, Interpolation
+from carl.terminal import Progress
 from carl.user_paths import cache_folder
 
 _SURVEYED = 2_000  # images whose headers are read to find their usual size
@@ -52,61 +53,53 @@ def check_side(image_size: int | None) -> None:
         raise UserError(f"image_size={image_size} is not a side from 1 to {LARGEST_SIDE} pixels; use one such as 64")
 
 
-def open_listing(
-    listing: Listing,
-    size: int | None,
-    max_bad: int | None,
-    progress: Progress,
-    interpolation: Interpolation = "bicubic",
-) -> Dataset:
+@dataclass(frozen=True)
+class PackingRequest:
+    """How images are to be packed."""
+
+    size: int | None  # side that they are scaled to; None: they stay as they are, or get their usual side
+    max_bad: int | None  # files that may be left out because they cannot be decoded; None: the usual number
+    interpolation: Interpolation
+    progress: Progress
+
+
+def open_listing(listing: Listing, asked: PackingRequest) -> Dataset:
     """The data set from the cache, or packed now and cached.
 
     If several processes need the same images, as with torchrun, one packs and the others wait.
     """
-    dataset = _opened(listing, size, max_bad, progress, interpolation)
-    return dataclasses.replace(dataset, interpolation=interpolation)
+    return dataclasses.replace(_opened(listing, asked), interpolation=asked.interpolation)
 
 
-def _opened(
-    listing: Listing, size: int | None, max_bad: int | None, progress: Progress, interpolation: Interpolation
-) -> Dataset:
+def _opened(listing: Listing, asked: PackingRequest) -> Dataset:
     if listing.key is None:
-        return _Packing(listing, size, max_bad, progress, None, interpolation).run()
-    found = _cached(listing, size, max_bad, interpolation)
+        return _Packing(listing, asked, folder=None).run()
+    found = _cached(listing, asked)
     if found is not None:
         return found
     with cache.locked(listing.key, "packs the images") as alone:
-        return _cached(listing, size, max_bad, interpolation) or _packed(
-            listing, size, max_bad, progress, alone, interpolation
-        )
+        return _cached(listing, asked) or _packed(listing, asked, alone)
 
 
-def _cached(listing: Listing, size: int | None, max_bad: int | None, interpolation: Interpolation) -> Dataset | None:
-    for side in dict.fromkeys((None, size or _known_side(listing))):
-        entry = _entry(listing, side, interpolation)
+def _cached(listing: Listing, asked: PackingRequest) -> Dataset | None:
+    for side in dict.fromkeys((None, asked.size or _known_side(listing))):
+        entry = _entry(listing, side, asked.interpolation)
         found = cache.load(entry, listing)
         if found is not None:
             dataset, bad_files = found
-            _check_bad(bad_files, _total(listing), max_bad, f"listed in {entry}/bad-files.txt")
+            _check_bad(bad_files, _total(listing), asked.max_bad, f"listed in {entry}/bad-files.txt")
             return dataclasses.replace(dataset, fitted=side is not None)
     return None
 
 
-def _packed(
-    listing: Listing,
-    size: int | None,
-    max_bad: int | None,
-    progress: Progress,
-    alone: bool,
-    interpolation: Interpolation,
-) -> Dataset:
+def _packed(listing: Listing, asked: PackingRequest, alone: bool) -> Dataset:
     with cache.temporary_entry(listing.key or "", alone) as folder:
         try:
-            return _Packing(listing, size, max_bad, progress, folder, interpolation).run()
+            return _Packing(listing, asked, folder).run()
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
-    return _Packing(listing, size, max_bad, progress, None, interpolation).run()  # the disk is full
+    return _Packing(listing, asked, folder=None).run()  # the disk is full
 
 
 def _entry(listing: Listing, side: int | None, interpolation: Interpolation) -> Path:
@@ -135,21 +128,10 @@ def _total(listing: Listing) -> int:
 class _Packing:
     """One run over a listing. Pixels are written to `folder`, or kept in memory if it is None."""
 
-    def __init__(
-        self,
-        listing: Listing,
-        size: int | None,
-        max_bad: int | None,
-        progress: Progress,
-        folder: Path | None,
-        interpolation: Interpolation,
-    ) -> None:
+    def __init__(self, listing: Listing, asked: PackingRequest, folder: Path | None) -> None:
         self.listing = listing
-        self.size = size
-        self.max_bad = max_bad
-        self.progress = progress
+        self.asked = asked
         self.folder = folder
-        self.interpolation: Interpolation = interpolation
         self.shape: Shape = None  # that images are fitted to; None: they stay as they are
         self.fitted_side: int | None = None  # if images are of varied or large size
         self.bad: list[BadFile] = []
@@ -161,8 +143,8 @@ class _Packing:
         self._report_bad()
         class_names = self.listing.class_names or _numbered_classes(splits)
         _check_labels(splits, class_names)
-        statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.progress)
-        fingerprint = _fingerprint(splits, train_digest, self.progress)
+        statistics, train_digest = statistics_and_digest(splits["train"].images.pixels, self.asked.progress)
+        fingerprint = _fingerprint(splits, train_digest, self.asked.progress)
         if self.folder is None:
             where = "" if self.listing.key is None else f": {cache.why_unusable()}"
             notes = (*self.listing.notes, *self.notes, f"packed in memory, not cached{where}")
@@ -193,7 +175,7 @@ class _Packing:
         meta.write(self.folder)
         del splits  # so that the files are closed while they are moved
         dataset = cache.publish(self.folder, self._entry(), self.listing)
-        if self.size is None and self.fitted_side is not None:
+        if self.asked.size is None and self.fitted_side is not None:
             with suppress(OSError), atomic_writer(_side_file(self.listing)) as file:  # or it is found again
                 file.write(str(self.fitted_side).encode())
         return dataclasses.replace(dataset, fitted=self.fitted_side is not None)
@@ -222,7 +204,7 @@ class _Packing:
             writer.append(pixels)
             if block_labels is not None:
                 labels.append(block_labels.astype(np.int64))
-            self.progress(f"packing {name}", writer.count, split.count)
+            self.asked.progress(f"packing {name}", writer.count, split.count)
         if not writer.count:
             raise UserError(f"{self.listing.name}: the {name} split has no images; download or save it again")
         return np.concatenate(labels) if labels else None
@@ -234,8 +216,8 @@ class _Packing:
         try:
             return self._decode_all(name, split, writer)
         except _VariedSizes:
-            side = self.size or _usual_side(split)
-            self.shape, self.fitted_side = Framing(side, side, interpolation=self.interpolation), side
+            side = self.asked.size or _usual_side(split)
+            self.shape, self.fitted_side = Framing(side, side, interpolation=self.asked.interpolation), side
             self.notes.append(
                 f"images of varied or large size were scaled and cropped to {side} x {side}; "
                 "image_size sets another side"
@@ -250,7 +232,7 @@ class _Packing:
         labels, names, done = [], [], 0
         for image, pixels in decode_all(split.read(), split.count, self.shape):
             done += 1
-            self.progress(f"decoding {name}", done, split.count)
+            self.asked.progress(f"decoding {name}", done, split.count)
             if isinstance(pixels, str):
                 self.bad.append(BadFile(image.name, pixels))
                 continue
@@ -286,16 +268,16 @@ class _Packing:
         if self.folder is not None:
             (self.folder / "bad-files.txt").write_text("".join(lines), encoding="utf-8", errors="backslashreplace")
             kept = self._entry().with_suffix(".bad-files.txt")  # because there will be no entry
-            if len(self.bad) > bad_limit(total, self.max_bad):
+            if len(self.bad) > bad_limit(total, self.asked.max_bad):
                 shutil.copyfile(self.folder / "bad-files.txt", kept)
                 listed = f"listed in {kept}"
-        _check_bad(len(self.bad), total, self.max_bad, listed)
+        _check_bad(len(self.bad), total, self.asked.max_bad, listed)
         if self.folder is not None:
             listed = "listed in {entry}/bad-files.txt"
         self.notes.append(f"{len(self.bad)} of {total} files cannot be decoded and were left out, {listed}")
 
     def _entry(self) -> Path:
-        return _entry(self.listing, self.fitted_side, self.interpolation)
+        return _entry(self.listing, self.fitted_side, self.asked.interpolation)
 
 
 class _KeptBytes(io.BytesIO):

@@ -13,7 +13,7 @@ import numpy as np
 
 from carl.data.dataset import Statistics
 from carl.data.decoding.file_arrays import FileArray
-from carl.data.listing import Progress, silent
+from carl.terminal import Progress, silent
 
 Result = TypeVar("Result")
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from carl.data.listing import Listing, Progress
+from carl.data.listing import Listing
+from carl.terminal import Progress
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,9 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from carl.data.listing import Progress
 from carl.data.packing.cache import has_folder, remove_abandoned, why_unusable
 from carl.errors import UserError
+from carl.terminal import Progress
 from carl.user_paths import cache_folder
 
 _TIMEOUT = 30  # seconds to wait for an answer

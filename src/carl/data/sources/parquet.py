@@ -24,7 +24,7 @@ from carl.data.listing import (
     splits_beside,
 )
 from carl.data.sources.base import Source, is_file
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.files import open_regular
 
 IMAGE_COLUMNS = ("image", "img", "images", "picture", "jpg", "png", "webp", "bytes")
@@ -123,10 +123,6 @@ def _open(path: Path) -> pq.ParquetFile:
 def _count_rows(path: Path) -> int:
     with _open(path) as file:  # one at a time: there may be more files than a process may have open
         return int(file.metadata.num_rows)
-
-
-def first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def rows_at_once(file: pq.ParquetFile, path: Path | str) -> int:

@@ -30,13 +30,14 @@ import pyarrow.parquet as pq
 
 from carl.data.dataset import UNLABELLED
 from carl.data.decoding.tar import read_tar
-from carl.data.listing import EncodedImage, EncodedSplit, Listing, Progress, Unusable
+from carl.data.listing import EncodedImage, EncodedSplit, Listing, Unusable
 from carl.data.packing.cache import locked
 from carl.data.sources.base import Request, Source
 from carl.data.sources.folder import walk_files
-from carl.data.sources.parquet import find_columns, first_line, rows_at_once
-from carl.errors import UserError
+from carl.data.sources.parquet import find_columns, rows_at_once
+from carl.errors import UserError, first_line
 from carl.files import open_regular, write_json
+from carl.terminal import Progress
 from carl.user_paths import cache_folder
 
 KINDS = (".tar", ".parquet")
@@ -227,7 +228,7 @@ def _file_system(address: str) -> tuple[Any, str]:
 
 
 def _unreachable(address: str, error: Exception) -> UserError:
-    reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+    reason = first_line(error)
     return UserError(f"cannot read {address}: {reason}; check the address, and your access to it")
 
 

@@ -31,7 +31,7 @@ class LinearRecipe:
     weight_decay: float = 0.0
 
     def factor(self, epoch: int) -> float:
-        """Of the rate in this epoch."""
+        """The factor by which the rate is multiplied in this epoch."""
         return float(0.1 ** sum(epoch >= round(part * self.epochs) for part in self.milestones))
 
 

@@ -13,7 +13,7 @@ import timm
 from timm.models import PretrainedCfg, load_model_config_from_hf
 from torch import Tensor, nn
 
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.models.architectures import known_architecture, published
 from carl.models.pretrained import hub, pip_weights
 from carl.models.pretrained.weights import (
@@ -73,12 +73,7 @@ def _source(given: str, name: str, known: str, file: str, config: PretrainedCfg)
         return lambda channels, image_size: package.state(), package.origin
     hub.check_within_reach(given, known, config)
     repository, values = config.hf_hub_id or "", config.to_dict()
-    return (
-        lambda channels, image_size: _loaded(
-            given, name, repository, values, channels, image_size, hub.how_to_fetch(config)
-        ),
-        f"timm, {hub.address(config)}",
-    )
+    return _reader(given, name, repository, values, hub.how_to_fetch(config)), f"timm, {hub.address(config)}"
 
 
 def _on_the_hub(given: str, name: str) -> PretrainedWeights:
@@ -89,7 +84,7 @@ def _on_the_hub(given: str, name: str) -> PretrainedWeights:
         try:
             values, architecture, _ = load_model_config_from_hf(repository)
         except Exception as error:  # the hub's client has many errors of its own
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            reason = first_line(error)
             raise UserError(f"{given} cannot be opened: {reason}; check the name on the hub") from None
     known_architecture(architecture)
     return PretrainedWeights(
@@ -99,30 +94,31 @@ def _on_the_hub(given: str, name: str) -> PretrainedWeights:
         wanted=wanted_by_timm(values),
         origin=f"the Hugging Face hub, {repository}",
         licence=str(values.get("license") or UNKNOWN_LICENCE),
-        state=lambda channels, image_size: _loaded(given, name, repository, values, channels, image_size),
+        state=_reader(given, name, repository, values),
     )
 
 
-def _loaded(
+def _reader(
     given: str,
     name: str,
     repository: str,
     config: Mapping[str, Any],
-    channels: int,
-    image_size: int,
     remedy: str = "check the name, or give timm:NAME@FILE",
-) -> dict[str, Tensor]:
-    """The weights as timm loads them, with the classifier: without it, timm lets weights pass that do not fit."""
-    options: dict[str, Any] = {"in_chans": channels}
-    if config.get("fixed_input_size"):
-        options["img_size"] = image_size
-    with hub.without_network_if_cached(repository, *hub.file_names(config)):
-        try:
-            model: nn.Module = timm.create_model(name, pretrained=True, **options)
-        except Exception as error:  # timm, torch and the hub's client each have errors of their own
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise UserError(f"timm cannot load {given}: {reason.rstrip('.')}; {remedy}") from None
-    return dict(model.state_dict())
+) -> ReadState:
+    """Reads the weights as timm loads them, with the classifier: without it, timm lets weights pass that do not fit."""
+
+    def read(channels: int, image_size: int) -> dict[str, Tensor]:
+        options: dict[str, Any] = {"in_chans": channels}
+        if config.get("fixed_input_size"):
+            options["img_size"] = image_size
+        with hub.without_network_if_cached(repository, *hub.file_names(config)):
+            try:
+                model: nn.Module = timm.create_model(name, pretrained=True, **options)
+            except Exception as error:  # timm, torch and the hub's client each have errors of their own
+                raise UserError(f"timm cannot load {given}: {first_line(error).rstrip('.')}; {remedy}") from None
+        return dict(model.state_dict())
+
+    return read
 
 
 BY_TIMM = Kind(recognises, find)

@@ -142,7 +142,7 @@ def plain_encoder(usable: UsableEncoder) -> nn.Module:
 
 
 def _largest_difference(made: Export, form: Format, in_unit_range: bool) -> float:
-    """Between the features of the model and those of what was written."""
+    """The largest difference between the features of the model and those of what was written."""
     compute, largest = form.load(made), 0.0
     generator = torch.Generator().manual_seed(0)
     draw = torch.rand if in_unit_range else torch.randn

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from carl.errors import UserError
+from carl.errors import UserError, first_line
 from carl.use.export import to_timm
 from carl.use.export.format import Compute, Export, Format
 
@@ -64,7 +64,7 @@ def upload(folder: Path, address: str) -> str:
         api.create_repo(address, private=True, exist_ok=True)
         api.upload_folder(repo_id=address, folder_path=folder, commit_message="Encoder exported by carl")
     except Exception as error:  # the hub's client has many errors of its own, and those of its HTTP library
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        reason = first_line(error).rstrip(".")
         raise UserError(
             f"{folder} is written but was not uploaded to {address}: {reason}; check the name, the token's rights and "
             "the network, then export again with --force"

@@ -29,7 +29,7 @@ class Assignment:
 
     @property
     def fingerprint(self) -> str:
-        """By the sizes: the numbers behind them differ in their last digits between machines."""
+        """The fingerprint of the sizes: the numbers behind them differ in their last digits between machines."""
         return fingerprint(self.sizes)
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl.clustering import kmeans
-from carl.data.listing import Progress, silent
 from carl.errors import UserError
 from carl.methods.carl import CARLLoss
 from carl.methods.losses import log_assignments
 from carl.methods.neighbour_losses import scan_loss, temi_loss
+from carl.terminal import Progress, silent
 from carl.use.requests import GroupLoss
 
 START_POINTS = 20_000  # that the first centres are found from
@@ -72,6 +72,7 @@ def train_heads(
     groups: int,
     options: HeadOptions,
     seed: int = 0,
+    *,
     views: Sequence[Tensor] = (),
     progress: Progress = silent,
 ) -> Heads:

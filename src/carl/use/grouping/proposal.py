@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from carl.data.listing import Progress, silent
 from carl.nearest import nearest_neighbours, neighbour_count
+from carl.terminal import Progress, silent
 from carl.use.grouping.heads import HeadOptions, train_heads
 
 SAMPLE = 4_000  # points that the ladder is climbed on

@@ -25,6 +25,7 @@ def sheet_page(
     index: EmbeddingFile,
     found: Assignment,
     names: GivenNames,
+    *,
     title: str,
     command: list[str],
     output: Path,
