@@ -53,6 +53,12 @@ READINGS: dict[str, tuple[str, ...]] = {
     "views-apart": ("method.views_together=false",),
     "half-rate": ("optim.lr=0.3",),
     "small-stem": ("model.stem=small",),
+    "weight-decay-1e-6": ("optim.weight_decay=1e-6",),  # as SwAV's script
+    "batch-norm-unit-prototypes": ("method.embedding_norm=batch", "method.prototype_norm=true"),  # near CARP's head
+    "batch-norm-cifar-views": ("method.embedding_norm=batch", "views.jitter_strength=0.5", "views.blur=0"),
+    "batch-norm-joint": ("method.embedding_norm=batch", "method.targets=joint"),
+    "batch-norm-two-hidden": ("method.embedding_norm=batch", "model.hidden_layers=2"),
+    "simclr": (),  # not a reading of CARL but the method beside it, with its own `paper` preset
 }
 SCHEDULE, VOTERS, JUDGED, NEIGHBOURS = 200, 10_000, 4_000, 20
 KEPT = (2, 4, 6, 8, 10, 20, 30, 40, 50, 100, 150, 200)  # epochs at which the encoder is kept
@@ -62,11 +68,12 @@ def trained(data: str, name: str, epochs: int, run: RunDirectory) -> Path:
     """The encoder after so many epochs; trains up to there unless it has been kept."""
     wanted = run.kept_encoders / f"epoch-{epochs:04d}.safetensors"
     values = (
-        f"train.keep_epochs={list(KEPT)}", "train.precision=auto", "probe.every=2",
+        f"train.keep_epochs={list(KEPT)}", "probe.every=2",
         "log.report=false", *READINGS[name],
     )  # fmt: skip
     settings = [word for value in values for word in ("--set", value)]
-    command = [sys.executable, "-P", "-m", "carl", "pretrain", data, "--method", "carl", "--preset", "paper"]
+    method = "simclr" if name == "simclr" else "carl"
+    command = [sys.executable, "-P", "-m", "carl", "pretrain", data, "--method", method, "--preset", "paper"]
     command += ["--epochs", str(SCHEDULE), "--seed", "0", "--batch-size", "256", *settings]
     command += ["--out", str(run.path), "--resume", "auto"]
     if not wanted.is_file():

@@ -64,6 +64,9 @@ def test_a_plan_settles_the_precision_for_this_machine_so_that_a_resumed_run_kee
     made = carry_out(plan(PretrainRequest(layer, tmp_path / "run")))
     monkeypatch.setattr(precision, "instruction_sets", lambda: ("avx2",))
     assert plan(PretrainRequest({}, resume=str(made))).config.train.precision == "bf16"
+    assert (
+        plan(PretrainRequest(layer, resume=str(made))).config.train.precision == "bf16"
+    )  # also if `auto` is said again
     assert plan(PretrainRequest(layer)).config.train.precision == "fp32"
 
 

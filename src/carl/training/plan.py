@@ -260,8 +260,11 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
             [config.model_dump(), {"probe": {"every": max(1, config.train.epochs // PROBES)}}], method.Options
         )
     precision = settled_precision(config.train.precision, pick_device(config.train.device).type)
-    config = config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
-    return method.completed(config)
+    return method.completed(_with_precision(config, precision))
+
+
+def _with_precision(config: Config, precision: str) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update={"precision": precision})})
 
 
 def epochs_of_steps(steps: int, batch_size: int, images: int, drop_last: bool) -> int:
@@ -341,6 +344,8 @@ def reopened(run: RunDirectory, layer: Layer) -> tuple[Config, Dataset, int | No
     """A run's configuration with the user's changes, its data, and its former number of epochs if that grows."""
     stored = read_config(run)
     config = resolve([stored.model_dump(), layer], find_method(stored.method.name).Options)
+    if config.train.precision == "auto":  # means what it was when the run began, whatever this machine is
+        config = _with_precision(config, stored.train.precision)
     check_resumable(stored, config)
     if config.data.image_size is None:
         raise UserError(f"{run.config_file} is not complete, it lacks data.image_size; restore it, or start a new run")
