@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
-from carl import defaults
+from carl import defaults, files
 from carl.errors import UserError, suggestion
 from carl.framing import Interpolation
 from carl.terminal import warn
@@ -533,7 +533,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _parsed_toml(path: Path) -> dict[str, Any]:
     try:
-        layer = tomllib.loads(path.read_text(encoding="utf-8"))
+        with files.open_regular(path) as file:
+            layer = tomllib.load(file)
         dates = [name for name, value in _single_values(layer) if isinstance(value, date | time)]
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}; check the path") from None

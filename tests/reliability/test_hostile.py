@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from PIL import EpsImagePlugin
+from PIL import EpsImagePlugin, Image
 from safetensors.torch import load_file
 
 from carl.data import open_dataset
@@ -268,12 +268,15 @@ def test_image_bombs_take_no_memory():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize(("colours", "depth", "channels"), [(2, 8, 3), (6, 8, 4), (0, 16, 1), (4, 8, 2)])
-def test_an_image_of_the_most_pixels_takes_less_than_800_mb(colours: int, depth: int, channels: int):
+def test_an_image_of_the_most_pixels_takes_less_than_800_mb(colours: int, depth: int, channels: int, turned: bool):
     side = 9_400
+    exif = Image.Exif()
+    exif[0x0112] = 5 if turned else 1
     row = zlib.compressobj(1)
     data = b"".join(row.compress(bytes(1 + side * channels * depth // 8)) for _ in range(side)) + row.flush()
-    bomb = png_file(struct.pack(">IIBBBBB", side, side, depth, colours, 0, 0, 0), data)
+    bomb = png_file(struct.pack(">IIBBBBB", side, side, depth, colours, 0, 0, 0), data, exif.tobytes()[6:])
     with bounded(800 * MEGABYTE), strict_decoding():
         assert decode(bomb, (96, 96)).shape == (96, 96, 3)
 

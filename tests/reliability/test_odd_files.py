@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from carl.config import read_settings
 from carl.data import open_dataset
 from carl.data.decoding.crop import encoded_size
 from carl.data.decoding.decode import DecodeError, decode, image_size, strict_decoding
@@ -95,6 +96,14 @@ def test_a_pipe_in_the_place_of_a_file_is_refused_at_once(tmp_path: Path, pipe: 
     os.mkfifo(tmp_path / pipe)
     error = answered(lambda: open_dataset(tmp_path / source))
     assert isinstance(error, UserError) or pipe == "stl/train_y.bin", error
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
+def test_a_pipe_in_the_place_of_a_configuration_is_refused_at_once(tmp_path: Path):
+    os.mkfifo(tmp_path / "values.toml")
+    error = answered(lambda: read_settings(tmp_path / "values.toml"))
+    assert isinstance(error, UserError)
+    assert "values.toml: it is not a regular file" in str(error)
 
 
 # Files that change while they are in use

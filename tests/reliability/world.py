@@ -36,11 +36,12 @@ def png_header(width: int, height: int) -> bytes:
     return png_file(struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0), zlib.compress(bytes(100)))
 
 
-def png_file(header: bytes, data: bytes) -> bytes:
+def png_file(header: bytes, data: bytes, exif: bytes = b"") -> bytes:
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    body = chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
+    first = chunk(b"IHDR", header) + (chunk(b"eXIf", exif) if exif else b"")
+    body = first + chunk(b"IDAT", data) + chunk(b"IEND", b"")
     return b"\x89PNG\r\n\x1a\n" + body
 
 

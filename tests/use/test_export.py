@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -236,6 +237,33 @@ def test_an_export_without_a_name_of_its_own_is_refused(carl: Run, run: Path, tm
     assert done.returncode == 2
     assert "no name of its own" in done.stderr
     assert listed(tmp_path) == before
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pipes or devices in folders")
+@pytest.mark.parametrize("kind", ["pipe", "link to a device"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_force_replaces_no_pipe_and_no_device(carl: Run, run: Path, tmp_path: Path, kind: str, form: str):
+    place = tmp_path / "x"
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(os.devnull)
+    before = place.lstat()
+    done = carl("export", run, "--to", form, "-o", "x", "--force")
+    assert done.returncode == 2
+    assert f"x is not an export to {form}" in done.stderr
+    assert place.lstat() == before
+
+
+def test_a_wrong_export_through_a_link_is_removed_and_the_link_stays(
+    trained: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    bad = replace(FORMATS["safetensors"], load=lambda made: lambda images: made.model(images) + 0.01)
+    monkeypatch.setitem(FORMATS, "safetensors", bad)
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(RuntimeError, match=r"differ by 0\.01"):
+        export(trained, "safetensors", tmp_path / "link", force=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["link"]
 
 
 def test_an_export_to_timm_is_replaced_by_force_and_nothing_is_left_beside_it(carl: Run, run: Path, tmp_path: Path):

@@ -234,19 +234,25 @@ def _strips(image: Image.Image) -> Iterator[bytes]:
 
 def pixels_of(image: Image.Image) -> np.ndarray:
     """An open image of any mode as (H, W, 3) uint8, upright."""
-    return np.array(upright_rgb(image))
+    return np.array(upright_rgb(image, still_used=True))
 
 
-def upright_rgb(image: Image.Image) -> Image.Image:
-    return _as_rgb(_upright(image))
+def upright_rgb(image: Image.Image, still_used: bool = False) -> Image.Image:
+    """The image in RGB, turned as its EXIF data say. Unless it is still used, its own pixels are let go."""
+    turn = _turn_of(image)
+    rgb = _as_rgb(image)
+    if turn is None:
+        return rgb
+    if rgb is not image and not still_used:
+        image.close()  # three copies of a large image would be more than the memory that is promised
+    return rgb.transpose(turn)
 
 
-def _upright(image: Image.Image) -> Image.Image:
+def _turn_of(image: Image.Image) -> Image.Transpose | None:
     if image.format == "PNG" and "exif" not in image.info and not image.info.get("Raw profile type exif"):
-        return image  # saves a quarter of the time for most PNGs
+        return None  # saves a quarter of the time for most PNGs
     image.load()
-    turn = _TURNS.get(orientation(image))
-    return image if turn is None else image.transpose(turn)
+    return _TURNS.get(orientation(image))
 
 
 def orientation(image: Image.Image) -> int:

@@ -102,7 +102,7 @@ def export(
     try:
         difference = _largest_difference(made, form, in_unit_range=normalise)
     except BaseException:  # nothing wrong is left to be used
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        shutil.rmtree(path) if path.is_dir() else files.end_of_links(path).unlink(missing_ok=True)
         raise
     usage, card = form.usage(made), form.card_file(path)
     features = int(model(made.example).shape[1])

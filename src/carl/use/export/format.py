@@ -80,8 +80,11 @@ class Format:
         return path.with_name(f"{path.name}.md") if self.is_own_folder is None else path / "README.md"
 
     def may_replace(self, path: Path) -> bool:
-        """Whether what is at `path` can be an earlier export: for a file any file, for a folder only such a folder."""
-        return not path.is_dir() if self.is_own_folder is None else self.is_own_folder(path)
+        """Whether what is at `path` can be an earlier export: for a file any file, for a folder only such a folder.
+
+        A pipe or a device can not: an export is loaded again, and one that is wrong is removed.
+        """
+        return path.is_file() or not path.exists() if self.is_own_folder is None else self.is_own_folder(path)
 
 
 def computing(model: nn.Module) -> Compute:
