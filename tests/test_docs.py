@@ -272,10 +272,9 @@ def shortened_training(arguments: list[str]) -> list[str] | None:
         return [*arguments, *longer] if "--epochs" in arguments else arguments
     if "--resume" in arguments:
         return [*arguments, *SMALLER, *longer]
-    if "--init" in arguments:  # weights of others come over the network
-        place = arguments.index("--init")
-        arguments = arguments[:place] + arguments[place + 2 :]
     smaller = [*SMALLER] if "--method" not in arguments else without(SMALLER, METHOD_ONLY)
+    if "--init" in arguments:  # the weights bring their backbone
+        smaller = without(smaller, ("--backbone",))
     quiet = [] if "--out" in arguments else ["--set", "log.report=false", "--set", "probe.every=0"]
     return named([*arguments, *smaller, *quiet])
 
