@@ -139,7 +139,7 @@ def plan(request: PretrainRequest) -> Plan:
         notes=(
             *dataset.notes,
             *remarks_on_weights(weights, facts.image_size, config.data.mean is not None),
-            *remarks_on_method(config, method, facts),
+            *(remarks_on_method(config, method, facts) if run is None else ()),
             *remarks_on_data(config, dataset, facts),
             *(remarks_on_length(layer, config, facts) if run is None else ()),
             *method.remarks(config, facts),
