@@ -248,17 +248,18 @@ def test_every_image_of_a_large_set_is_reached_by_its_group(show: Show, tmp_path
     assert "not among them" in page.run("document.querySelector('dialog').textContent")
 
 
-def test_ticks_tell_values_apart(show: Show, tmp_path: Path):
+def test_ticks_tell_values_apart_and_are_not_cut_off(show: Show, tmp_path: Path):
     run = make_run(tmp_path / "run", None)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for record in records:
-        record |= {"loss": 155 + record["loss"] / 100} if "loss" in record else {}
+        record |= {"loss": 1155 + record["loss"] / 100} if "loss" in record else {}
     (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, records)))
     page = show(write_report(run))
     texts = page.run("[...document.querySelectorAll('.chart[data-key=loss] text')].map(t => t.textContent)")
-    values = [text for text in texts if text.startswith("155")]
+    values = [text for text in texts if text.startswith("1,155")]
     assert len(values) >= 3
     assert len(set(values)) == len(values)
+    assert page.run("Math.min(...[...document.querySelectorAll('.chart text')].map(t => t.getBBox().x))") >= 0
 
 
 def test_a_single_point_has_the_epochs_of_the_other_charts_and_ticks_around_its_value(show: Show, tmp_path: Path):

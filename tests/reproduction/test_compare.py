@@ -151,6 +151,7 @@ def test_layers_of_a_method_have_the_preset_below_and_its_own_values_above(small
         ({"seeds": 0}, ["--seeds 0"]),
         ({"own": {"byol": {}}}, ["byol", "--methods"]),
         ({"own": {"simclrr": {}}}, ["simclrr", "did you mean 'simclr'"]),
+        ({"own": {"simclr": {"method": {"tempature": 0.1}}}}, ["--set simclr:", "did you mean 'temperature'"]),
         ({"rates": (0.1, -1.0)}, ["--rates -1"]),
         ({"preset": "robusst"}, ["robusst", "robust"]),
     ],

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from carl.records.adaptation import KNN, STABILITY, Adaptation, adaptation
 from carl.reporting.run_reader import read_run
 from carl.reporting.verdict import judge, scores
+from carl.training.plan import PretrainRequest, plan
 from tests.conftest import Run
 from tests.training.test_run import begin, records, wait_for_step
 
@@ -53,7 +54,7 @@ def test_a_run_that_made_the_encoder_worse_says_so_and_keeps_the_start(worse: tu
     run, said = worse
     assert "the adapted encoder is worse than the one it started from: kNN probe" in said
     assert "encoder.safetensors is the one it started from; the adapted one is encoders/last.safetensors" in said
-    assert "--preset adapt changes less of the encoder" in said
+    assert "--method simclr --preset adapt changes less of the encoder" in said
     assert same(run / "encoder.safetensors", good / "encoder.safetensors")
     assert same(run / "encoders" / "start.safetensors", good / "encoder.safetensors")
     assert not same(run / "encoders" / "last.safetensors", good / "encoder.safetensors")
@@ -65,7 +66,7 @@ def test_the_report_says_that_the_result_is_worse_than_the_start(worse: tuple[Pa
     assert verdict.tone != "good"
     assert verdict.but == "but not better than the encoder it started from"
     assert verdict.figures.startswith("The adapted encoder is worse than the one it started from: kNN probe")
-    assert any("--preset adapt" in step.command for step in verdict.steps)
+    assert any("--method simclr --preset adapt" in step.command for step in verdict.steps)
     (probed,) = scores(run)
     assert probed.baseline_name == "the start"
     assert probed.gain is not None
@@ -214,3 +215,25 @@ def test_labels_decide_before_anything_else_and_a_run_without_probes_decides_not
     assert found.is_better
     assert adaptation([first]) is None
     assert adaptation([last, last]) is None
+
+
+def test_a_method_without_values_for_an_encoder_that_exists_says_so_before_it_trains(good: Path, small_data: Path):
+    def notes(method: str) -> str:
+        layer = {"data": {"source": str(small_data)}, "method": {"name": method}, "model": {"init": str(good)}}
+        return " ".join(plan(PretrainRequest(layer)).notes)
+
+    assert "byol has no preset for an encoder that exists" in notes("byol")
+    assert "--method simclr has one (adapt)" in notes("byol")
+    assert not any("no preset for an encoder" in notes(method) for method in ("carl", "simclr", "supervised"))
+
+
+def test_the_report_of_a_run_that_kept_its_start_does_not_advise_to_judge_what_was_trained(worse: tuple[Path, str]):
+    run = read_run(worse[0], "run")
+    probes = [{key: value for key, value in record.items() if key != KNN} for record in run.of_kind("probe")]
+    probes[-1] |= {STABILITY: 0.0}
+    others = [record for record in run.records if record["kind"] != "probe"]
+    unlabelled = dataclasses.replace(run, records=[*probes, *others], results=[])
+    advice = {step.advice: step.command for step in judge(unlabelled).steps}
+    assert "carl search" in advice["Find images like one of yours with the encoder that is kept:"]
+    assert not any("Judge by eye" in text or "train longer" in text for text in advice)
+    assert not any("--resume" in command for command in advice.values())

@@ -14,6 +14,7 @@ from PIL import Image
 from torch.nn import functional as F
 
 from carl.training import gallery
+from carl.use.gallery_arrays import usual_clusters
 from tests.conftest import SMALL, Run
 
 
@@ -66,18 +67,24 @@ def test_the_main_process_of_many_clusters_by_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("carl.distributed.dist.get_world_size", lambda: 2)
     monkeypatch.setattr("carl.distributed.dist.get_rank", lambda: 0)
     features = torch.eye(8).repeat(5, 1)
-    assert len(gallery.clusters(features, classes=0)["group_mean"]) == 20
+    assert len(gallery.clusters(features, classes=0, images=400)["group_mean"]) == 14
 
 
 def test_methods_without_prototypes_get_clusters_that_follow_the_features():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(200) % 4
     features = 5 * torch.eye(16)[labels] + 0.1 * torch.randn(200, 16, generator=generator)
-    found = gallery.clusters(features, classes=4)
+    found = gallery.clusters(features, classes=4, images=200)
     assert len(found["group_mean"]) == 40
     for number in range(40):
         assert len(set(labels[found["group"] == number].tolist())) <= 1
-    assert len(gallery.clusters(features[:6], classes=0)["group_mean"]) == 3
+    assert len(gallery.clusters(features[:6], classes=0, images=600)["group_mean"]) == 3
+
+
+def test_photos_without_labels_get_as_many_groups_from_a_run_as_from_an_encoder():
+    features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
+    assert len(gallery.clusters(features, classes=0, images=60)["group_mean"]) == usual_clusters(60) == 5
+    assert len(gallery.clusters(features[:4], classes=0, images=4)["group_mean"]) == 2
 
 
 def test_thumbnails_of_few_images_may_be_larger():

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from carl import durations
-from carl.defaults import ADAPT
+from carl.defaults import ADAPT, ADAPT_METHOD
 from carl.evaluation.results import PROBE, Score, in_order, most_telling, read_scores
 from carl.records.adaptation import EXPLAINED, Adaptation, adaptation
 from carl.records.metrics import end_of, is_number
@@ -185,8 +185,8 @@ def _steps_if_no_better(run: Run) -> list[Step]:
         )
     source, init = run.value("data", "source"), run.value("model", "init")
     if run.value("method", "preset") != ADAPT and isinstance(source, str) and isinstance(init, str):
-        command = shlex.join(["carl", "pretrain", source, "--init", init, "--preset", ADAPT])
-        steps.append(Step("Try the preset that changes less of the encoder:", command))
+        words = ["carl", "pretrain", source, "--init", init, "--method", ADAPT_METHOD, "--preset", ADAPT]
+        steps.append(Step("Try the preset that changes less of the encoder:", shlex.join(words)))
     else:
         steps.append(Step("Use the encoder as it is, or adapt it on more images."))
     return steps
@@ -194,7 +194,10 @@ def _steps_if_no_better(run: Run) -> list[Step]:
 
 def _steps_without_score(run: Run) -> list[Step]:
     """What to try with photos that have no labels, or no test images, so that no score says how good the encoder is."""
-    before = "random weights" if compared(run) is None else "the encoder that the run started from"
+    start = compared(run)
+    if start is not None and not start.is_better:  # what was trained is not kept, so there is nothing to judge
+        return _steps_to_use(run, "Find images like one of yours with the encoder that is kept:")
+    before = "random weights" if start is None else "the encoder that the run started from"
     if "labels" in run.gallery:
         judged = (
             "There are no test images, so no score says how good the encoder is. Neighbours below has how many images "
@@ -206,23 +209,26 @@ def _steps_without_score(run: Run) -> list[Step]:
             f"images on the left should be more alike than those of {before} beside them."
         )
     steps = [Step(judged)]
-    epochs, source = run.value("train", "epochs"), run.value("data", "source")
+    epochs = run.value("train", "epochs")
     if is_number(epochs):
         longer = max(2 * int(epochs), int(epochs) + 20)
-        otherwise = "start from pretrained weights (--init)" if compared(run) is None else "use the start as it is"
+        otherwise = "start from pretrained weights (--init)" if start is None else "use the start as it is"
         advice = f"If not, train longer, or {otherwise}:"
         steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {longer}"))
-    if isinstance(source, str):
-        images = shlex.quote(source)
-        steps.append(Step("If so, use it. Find images like one of yours:", f"carl search {run.quoted} {images} IMAGE"))
-        count = run.data.get("images")
-        keep = min(100, max(1, count // 10)) if isinstance(count, int) and count > 0 else 100
-        steps.append(
-            Step(
-                "Or choose a varied part, without near-duplicates:", f"carl curate {run.quoted} {images} --keep {keep}"
-            )
-        )
-    return steps
+    return [*steps, *_steps_to_use(run, "If so, use it. Find images like one of yours:")]
+
+
+def _steps_to_use(run: Run, search: str) -> list[Step]:
+    """What the encoder of the run is good for; `search` are the words beside that command."""
+    source, count = run.value("data", "source"), run.data.get("images")
+    if not isinstance(source, str):
+        return []
+    images = shlex.quote(source)
+    keep = min(100, max(1, count // 10)) if isinstance(count, int) and count > 0 else 100
+    return [
+        Step(search, f"carl search {run.quoted} {images} IMAGE"),
+        Step("Or choose a varied part, without near-duplicates:", f"carl curate {run.quoted} {images} --keep {keep}"),
+    ]
 
 
 def _late_rise(run: Run) -> float | None:

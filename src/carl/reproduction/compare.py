@@ -142,7 +142,18 @@ def opened(request: CompareRequest) -> tuple[Comparison, Plan]:
     source = str(layer["data"]["source"])
     root = request.out or Path("runs") / f"compare-{files.portable_name(Path(source).stem)}"
     comparison = Comparison(request, root, source, names, layer)
-    return comparison, _first_plan(comparison)
+    first = _first_plan(comparison)
+    for name in request.own:
+        _check_own(comparison, name)
+    return comparison, first
+
+
+def _check_own(comparison: Comparison, name: str) -> None:
+    """Refuse a slip in the values of one method now, and not after the methods before it have trained."""
+    try:
+        plan(PretrainRequest(comparison.layer_of(name)))
+    except UserError as error:
+        raise UserError(f"--set {name}:...: {error}") from None
 
 
 def _check_encoder(encoder: str, request: CompareRequest) -> None:

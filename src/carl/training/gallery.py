@@ -84,7 +84,7 @@ def write_gallery(run: RunDirectory, plan: Plan, method: Method, device: torch.d
             map_images(_assigner(method, grouping), split, dataset.statistics, facts.image_size, device, rows=rows)
         arrays |= {"grouping": np.str_("prototypes"), **grouping.arrays()}
     else:
-        arrays |= {"grouping": np.str_("k-means"), **clusters(features, facts.classes)}
+        arrays |= {"grouping": np.str_("k-means"), **clusters(features, facts.classes, facts.images)}
     with files.atomic_writer(run.gallery_file) as file:
         np.savez_compressed(file, **arrays)
 

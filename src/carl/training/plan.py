@@ -20,10 +20,11 @@ from carl.data.batches.base import TrainingBatches
 from carl.data.batches.build import settled, training_batches
 from carl.data.dataset import UNLABELLED, Dataset, Statistics
 from carl.data.facts import DataFacts
-from carl.defaults import METHOD, PROBES
+from carl.defaults import ADAPT, ADAPT_METHOD, METHOD, PROBES
 from carl.device import pick_device
 from carl.errors import UserError
 from carl.methods import METHODS, find_method
+from carl.methods.base import Method
 from carl.methods.run_config import read_config, with_absolute_paths
 from carl.methods.training_data import load_data_for
 from carl.models.pretrained import PretrainedWeights
@@ -138,6 +139,7 @@ def plan(request: PretrainRequest) -> Plan:
         notes=(
             *dataset.notes,
             *remarks_on_weights(weights, facts.image_size, config.data.mean is not None),
+            *(remarks_on_method(config, method, facts) if run is None else ()),
             *remarks_on_data(config, dataset, facts),
             *(remarks_on_length(layer, config, facts) if run is None else ()),
             *method.remarks(config, facts),
@@ -389,6 +391,16 @@ def checked_views(config: Config, dataset: Dataset) -> Views:
             f"compares {method.most_views}; ask for {method.most_views}, or use {others}"
         )
     return views
+
+
+def remarks_on_method(config: Config, method: type[Method], facts: DataFacts) -> list[str]:
+    """That a method has no values for an encoder that exists: those for random weights make a good one worse."""
+    if config.model.init is None or method.needs_labels or ADAPT in method.presets(facts):
+        return []
+    return [
+        f"{config.method.name} has no preset for an encoder that exists, so all its layers learn as if from the "
+        f"beginning; --method {ADAPT_METHOD} has one ({ADAPT})"
+    ]
 
 
 def remarks_on_data(config: Config, dataset: Dataset, facts: DataFacts) -> list[str]:

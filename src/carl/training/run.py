@@ -17,7 +17,7 @@ from carl.config import Config
 from carl.data.batches.base import TrainingBatches
 from carl.data.dataset import Dataset, PackedImages, Split
 from carl.data.facts import record_of
-from carl.defaults import ADAPT
+from carl.defaults import ADAPT, ADAPT_METHOD
 from carl.device import hardware, pick_device
 from carl.errors import UserError
 from carl.evaluation.features import frozen, map_images
@@ -250,7 +250,7 @@ def words_on_start(config: Config, journal: Journal, run: RunDirectory) -> list[
         files_kept = f"{run.encoder_file.name} is the one it started from"
         lines.append(f"{files_kept}; the adapted one is {run.last_file.relative_to(run.path)}")
         if config.method.preset != ADAPT:
-            lines.append(f"--preset {ADAPT} changes less of the encoder, and is the one to try next")
+            lines.append(f"--method {ADAPT_METHOD} --preset {ADAPT} changes less of the encoder: try that next")
     if found.may_be_chance:
         adapted = run.last_file if run.last_file.is_file() else run.path
         lines.append(f"`carl eval {adapted}` measures both on all test images")

@@ -63,10 +63,18 @@ class Grouping:
         }
 
 
-def clusters(features: Tensor, classes: int) -> dict[str, np.ndarray]:
-    """Groups for methods without prototypes: k-means of the unit features, an image's score being its cosine."""
-    fewest, most = CLUSTERS
-    wanted = min(max(10 * classes, fewest), most) if classes else 100
+def usual_clusters(images: int) -> int:
+    """How many groups to make of so many images without labels: a rule of thumb (Mardia et al. 1979)."""
+    return round(math.sqrt(images / 2))
+
+
+def clusters(features: Tensor, classes: int, images: int) -> dict[str, np.ndarray]:
+    """Groups for methods without prototypes: k-means of the unit features, an image's score being its cosine.
+
+    `features` are those of a sample of all `images`. There are ten groups per class, as many as CARL's prototypes.
+    """
+    fewest, most = CLUSTERS if classes else (2, CLUSTERS[1])
+    wanted = min(max(10 * classes if classes else usual_clusters(images), fewest), most)
     return clusters_with_centres(features, min(wanted, max(1, len(features) // 2)))[0]
 
 

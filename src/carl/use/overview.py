@@ -6,8 +6,6 @@ out on the map, and groups are found on the sample and then given to all.
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import torch
 from PIL import Image
@@ -21,7 +19,7 @@ from carl.quality import Flagged
 from carl.records.gallery import MOST, Gallery
 from carl.terminal import Progress, silent, throttled
 from carl.use.embedding_files import EmbeddingFile
-from carl.use.gallery_arrays import SAMPLE, clusters_with_centres, largest_side, nearest, plane
+from carl.use.gallery_arrays import SAMPLE, clusters_with_centres, largest_side, nearest, plane, usual_clusters
 from carl.use.image_labels import labels_of, relative_names
 from carl.use.quality_flags import flag_arrays, flagged
 from carl.use.thumbnails import contents_of
@@ -47,7 +45,7 @@ def overview(
     features = torch.from_numpy(_embeddings_at(index, rows))
     labels = labels_of(index)
     class_names = () if labels is None else labels.class_names
-    count = len(class_names) or round(math.sqrt(total / 2))  # without labels a rule of thumb (Mardia et al. 1979)
+    count = len(class_names) or usual_clusters(total)
     count = min(max(count, GROUPS[0]), GROUPS[1], max(1, len(rows) // 2))
     progress("grouping", 0, 0)
     groups, centres = clusters_with_centres(features, count)

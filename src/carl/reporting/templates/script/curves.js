@@ -34,19 +34,20 @@ function chartFigure(chart) {
   }
   const margin = 0.06 * (high - low), end = lastEpoch();
   [low, high] = [low >= 0 ? Math.max(0, low - margin) : low - margin, high + margin];
-  const x = (epoch) => LEFT + (WIDTH - LEFT - RIGHT) * epoch / end;
+  const levels = ticks(low, high, 4), levelTexts = tickTexts(levels);
+  const left = Math.max(LEFT, 10 + 7 * Math.max(...levelTexts.map((text) => text.length)));
+  const x = (epoch) => left + (WIDTH - left - RIGHT) * epoch / end;
   const y = (value) => TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low);
 
   const svg = drawing("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", tabindex: "0", "aria-label": description(chart) });
-  const levels = ticks(low, high, 4), levelTexts = tickTexts(levels);
   for (const [place, value] of levels.entries()) {
-    svg.append(drawing("line", { class: "grid", x1: LEFT, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
-      drawing("text", { x: LEFT - 6, y: y(value) + 4, "text-anchor": "end" }, levelTexts[place]));
+    svg.append(drawing("line", { class: "grid", x1: left, x2: WIDTH - RIGHT, y1: y(value), y2: y(value) }),
+      drawing("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, levelTexts[place]));
   }
   const epochs = ticks(0, end, 5), epochTexts = tickTexts(epochs);
   for (const [place, epoch] of epochs.entries()) svg.append(drawing("text", { x: x(epoch), y: HEIGHT - 8, "text-anchor": epoch > 0.97 * end ? "end" : "middle" }, epochTexts[place]));
   if (chart.mark) {
-    svg.append(drawing("line", { class: "mark", x1: LEFT, x2: WIDTH - RIGHT, y1: y(chart.mark.value), y2: y(chart.mark.value) }),
+    svg.append(drawing("line", { class: "mark", x1: left, x2: WIDTH - RIGHT, y1: y(chart.mark.value), y2: y(chart.mark.value) }),
       drawing("text", { x: WIDTH - RIGHT, y: y(chart.mark.value) + 13, "text-anchor": "end" }, chart.mark.name));
   }
   const both = new Set(chart.series.map((line) => line.kind)).size > 1;
@@ -58,7 +59,7 @@ function chartFigure(chart) {
     }
     svg.append(group);
   }
-  followPointer(svg, chart, x, end);
+  followPointer(svg, chart, x, left, end);
   const last = data.runs.length === 1 ? figure(chart.series.at(-1).points.at(-1)[1]) : "";
   return element("figure", { class: "chart", "data-key": chart.key }, element("figcaption", {}, element("span", {}, chart.title), element("output", {}, last)), svg);
 }
@@ -68,7 +69,7 @@ function description(chart) {
   return `${chart.title} over the epochs. ${lines.join("; ")}`;
 }
 
-function followPointer(svg, chart, x, end) {
+function followPointer(svg, chart, x, left, end) {
   const cursor = drawing("line", { class: "cursor", y1: TOP, y2: HEIGHT - BOTTOM, visibility: "hidden" });
   svg.append(cursor);
   const epochs = [...new Set(chart.series.flatMap((line) => line.points.map((p) => p[0])))].sort((a, b) => a - b);
@@ -89,7 +90,7 @@ function followPointer(svg, chart, x, end) {
   function leave() { cursor.setAttribute("visibility", "hidden"); hideTip(); }
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const epoch = ((event.clientX - box.left) * WIDTH / box.width - LEFT) / (WIDTH - LEFT - RIGHT) * end;
+    const epoch = ((event.clientX - box.left) * WIDTH / box.width - left) / (WIDTH - left - RIGHT) * end;
     place = epochs.indexOf(nearest(epochs, epoch, (e) => e));
     show(event.clientY);
   });
