@@ -37,6 +37,13 @@ def test_the_images_of_a_table_are_linked_in_the_same_sub_folders(tmp_path: Path
     assert (tmp_path / "out" / "a" / "one.jpg").is_symlink()
 
 
+def test_of_a_table_with_decisions_the_images_kept_are_linked(tmp_path: Path, photos: Path):
+    listing = tmp_path / "why.csv"
+    listing.write_text('path,decision,group,like\na/one.jpg,kept,0,\n"a/two, three.jpg",near-duplicate,0,a/one.jpg\n')
+    assert list(link_listed(LinksRequest(listing, tmp_path / "out", photos))) == [f"links: 1 in {tmp_path / 'out'}"]
+    assert list(made(tmp_path / "out")) == [str(Path("a", "one.jpg"))]
+
+
 def test_a_list_with_one_path_per_line_may_be_copied(tmp_path: Path, photos: Path):
     listing = tmp_path / "list.txt"
     listing.write_text("a/one.jpg\n\na/one.jpg\n")

@@ -96,8 +96,11 @@ def _git_revision() -> str | None:
     here = Path(__file__).resolve().parent
     try:
         answer = subprocess.run(
-            ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=True
-        )
+            ["git", "-C", str(here), "rev-parse", "HEAD", "--show-toplevel"],
+            capture_output=True, text=True, timeout=5, check=True,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return answer.stdout.strip()
+    revision, _, top = answer.stdout.strip().partition("\n")
+    # An environment within a repository of the user's is no part of it.
+    return revision if here.is_relative_to(Path(top).resolve() / "src") else None

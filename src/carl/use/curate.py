@@ -32,7 +32,7 @@ from carl.safe_pages import page_mark
 from carl.terminal import TimedProgress
 from carl.use.embed import embeddings_for, load_for_all_processes, only_main_goes_on
 from carl.use.embedding_files import EmbeddingFile
-from carl.use.links import check_new_folder, link_or_copy, new_folder
+from carl.use.links import KEPT, check_new_folder, link_or_copy, new_folder
 from carl.use.requests import CurateRequest, check_seed
 from carl.use.thumbnails import pages, pictures_of
 
@@ -47,7 +47,7 @@ SHOWN_KEPT, SHOWN_LEFT_OUT = 300, 40  # images on the sheet: a few megabytes
 MOST_READ = 100_000  # images that are read from one end to the other to find a few, where they are not files
 
 TABLE_HEADER = "path,decision,group,like\n"
-KEPT, DUPLICATED, OUTLIER, REDUNDANT = "kept", "near-duplicate", "outlier", "not needed"
+DUPLICATED, OUTLIER, REDUNDANT = "near-duplicate", "outlier", "not needed"
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,8 @@ from carl.records.given_names import read_names
 from carl.records.regular_files import read_bytes
 from carl.use.embedding_files import name_from_text
 
+KEPT = "kept"  # what a table of `carl curate` decided on the images that stay
+
 
 @dataclass(frozen=True)
 class LinksRequest:
@@ -57,7 +59,7 @@ def link_listed(request: LinksRequest) -> Iterator[str]:
 
 
 def listed_names(path: Path, tag: str | None) -> Iterable[str]:
-    """The names of images in a list that a report, `carl curate` or a person wrote."""
+    """The names of images in a list that a report, `carl curate` or a person wrote; of a table with decisions, those kept."""
     if path.suffix.lower() == ".json":
         tags = read_names(path).tags
         if tag is None or tag not in tags:
@@ -75,7 +77,8 @@ def listed_names(path: Path, tag: str | None) -> Iterable[str]:
             raise UserError(
                 f"{path} has no column `path`; save a list from a report, or give one path per line as .txt"
             )
-        return [name_from_text(row["path"]) for row in rows if row["path"]]
+        stay = (row["path"] for row in rows if row.get("decision", KEPT) == KEPT)
+        return [name_from_text(path) for path in stay if path]
     except csv.Error as error:
         raise UserError(f"{path} is not a table ({error}); save a list from a report") from None
 

@@ -220,7 +220,7 @@ class _Packing:
             self.shape, self.fitted_side = Framing(side, side, interpolation=self.asked.interpolation), side
             self.notes.append(
                 f"images of varied or large size were scaled and cropped to {side} x {side}; "
-                "image_size sets another side"
+                "--image-size sets another side"
             )
             del self.bad[known_bad:]
             writer.restart()
