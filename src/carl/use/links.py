@@ -59,7 +59,7 @@ def link_listed(request: LinksRequest) -> Iterator[str]:
 
 
 def listed_names(path: Path, tag: str | None) -> Iterable[str]:
-    """The names of images in a list that a report, `carl curate` or a person wrote; of a table with decisions, those kept."""
+    """The names of images in a list that a report, `carl curate` or a person wrote; only those kept if it says so."""
     if path.suffix.lower() == ".json":
         tags = read_names(path).tags
         if tag is None or tag not in tags:
