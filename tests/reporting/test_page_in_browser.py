@@ -393,7 +393,7 @@ def test_a_run_with_a_start_lays_its_neighbours_and_its_map_beside_those_of_the_
     gallery["start_embeddings"], gallery["start_positions"] = -other["embeddings"], -other["positions"]
     page = show(write_report(make_run(tmp_path / "run", gallery)))
     assert page.run("document.querySelector('.query.head').textContent").endswith(
-        "most alike to the encoder it started from"
+        "most alike to the adapted encodermost alike to the encoder it started from"
     )
     assert "with the encoder it started from, " in page.run("document.querySelector('#neighbours-lead').textContent")
     first = page.run("Number(document.querySelector('#neighbours .asked .thumb').dataset.image)")

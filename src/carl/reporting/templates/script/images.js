@@ -3,6 +3,7 @@
 const hasBefore = () => Boolean(galleries[0].before);  // neighbours by what the run is compared with: its start, or random weights
 const beforeName = () => galleries[0].before_name;
 const beforeIsRandom = () => galleries[0].before_is_random;
+const ownName = () => (hasBefore() && !beforeIsRandom() ? "the adapted encoder" : "this encoder");  // which may not be the one that is kept
 const likeBefore = () => (beforeIsRandom() ? "with random weights" : `to ${beforeName()}`);
 const neighboursOf = (gallery, i, which = "neighbours") => (i < images.count ? (gallery[which] ?? galleries[0][which] ?? []).slice(i * gallery.near, (i + 1) * gallery.near) : []);
 const groupOf = (gallery, number) => gallery.groups?.shown.find((group) => group.number === number);  // of very many only the largest
@@ -33,7 +34,7 @@ function imageView(gallery, i, go) {
   if (i >= images.count) return [subject, element("p", { class: "soft" }, `The map and the neighbours show ${whole(images.count)} of the images. This one is not among them.`)];
   const nearest = gallery.near ? ` (cosine similarity ${(gallery.nearest[i] / 1000).toFixed(2)} to the first)` : "";
   return [subject,
-    element("h4", {}, "Most alike to this encoder", element("span", { class: "soft" }, nearest)), strip("neighbours"),
+    element("h4", {}, `Most alike to ${ownName()}`, element("span", { class: "soft" }, nearest)), strip("neighbours"),
     ...(hasBefore() ? [element("h4", {}, `Most alike ${likeBefore()}`), strip("before")] : [])];
 }
 

@@ -7,7 +7,7 @@ function answer(gallery, i, which, name) {
 
 function queryRow(i) {
   const asked = element("div", { class: "asked" }, thumb(i, (j) => openImage(j)), element("span", {}, images.labels ? labelOf(i) : fileName(nameOf(i).split("/").at(-1))));
-  if (galleries.length === 1) return element("div", { class: "query" }, asked, answer(galleries[0], i, "neighbours", "this encoder"), hasBefore() ? answer(galleries[0], i, "before", beforeName()) : null);
+  if (galleries.length === 1) return element("div", { class: "query" }, asked, answer(galleries[0], i, "neighbours", ownName()), hasBefore() ? answer(galleries[0], i, "before", beforeName()) : null);
   const rows = galleries.map((gallery, place) => element("div", { class: "answer" }, element("span", {}, element("span", { class: `dot run${place % 8}` }), data.runs[place]), answer(gallery, i, "neighbours", "")));
   if (hasBefore()) rows.push(element("div", { class: "answer soft" }, beforeName(), answer(galleries[0], i, "before", "")));
   return element("div", { class: "query many" }, asked, element("div", {}, ...rows));
@@ -16,7 +16,7 @@ function queryRow(i) {
 function drawNeighbours() {
   const lead = find("neighbours-lead"), host = find("queries");
   const same = galleries.map((gallery) => gallery.same_label), near = galleries[0].near;
-  let text = `Each row shows an image and the ${near} images that ${galleries.length > 1 ? "each encoder finds" : "the encoder finds"} most like it${!hasBefore() ? "" : beforeIsRandom() ? ", beside those that the same encoder finds with random weights" : `, beside those that ${beforeName()} finds`}.`;
+  let text = `Each row shows an image and the ${near} images that ${galleries.length > 1 ? "each encoder finds" : `${ownName()} finds`} most like it${!hasBefore() ? "" : beforeIsRandom() ? ", beside those that the same encoder finds with random weights" : `, beside those that ${beforeName()} finds`}.`;
   if (same[0]) {
     const parts = same.map((s, place) => `${percent(s.trained)}${galleries.length > 1 ? ` (${data.runs[place]})` : ""}`);
     text += ` A green frame means the same label. Over all images, ${parts.join(", ")} of the neighbours have it, against ${[same[0].start === undefined ? "" : `${percent(same[0].start)} with ${beforeName()}, `, same[0].random === undefined ? "" : `${percent(same[0].random)} with random weights and `].join("")}${percent(same[0].chance)} by chance.`;
@@ -24,7 +24,7 @@ function drawNeighbours() {
   lead.textContent = text;
   const count = galleries.length === 1 ? images.queries.length : 4;
   function draw(queries) {
-    const head = galleries.length === 1 ? [element("div", { class: "query head" }, element("span"), element("span", {}, "most alike to this encoder"), hasBefore() ? element("span", {}, `most alike ${likeBefore()}`) : null)] : [];
+    const head = galleries.length === 1 ? [element("div", { class: "query head" }, element("span"), element("span", {}, `most alike to ${ownName()}`), hasBefore() ? element("span", {}, `most alike ${likeBefore()}`) : null)] : [];
     host.replaceChildren(...head, ...queries.map(queryRow));
   }
   let turn = 0;
