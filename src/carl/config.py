@@ -17,7 +17,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, ValidationError, model_validator
 
 from carl import defaults, files
-from carl.errors import UserError, suggestion
+from carl.errors import UserError, one_line, suggestion
 from carl.framing import Interpolation
 from carl.terminal import warn
 
@@ -440,7 +440,9 @@ def _check_whole_numbers(layer: Layer) -> None:
     """Refuse what no library below can count to. One rule here spares each option a limit of its own."""
     for name, value in _single_values(layer):
         if isinstance(value, int) and abs(value) > LARGEST_NUMBER and name != "train.seed":
-            raise UserError(f"{name}={value} is beyond {LARGEST_NUMBER}, the largest number allowed; use a smaller one")
+            raise UserError(
+                f"{one_line(name)}={value} is beyond {LARGEST_NUMBER}, the largest number allowed; use a smaller one"
+            )
 
 
 def _single_values(value: object, name: str = "") -> Iterator[tuple[str, object]]:
@@ -464,7 +466,7 @@ def validated(model: type[Model], values: Mapping[str, Any], prefix: str) -> Mod
 
 def _in_one_line(error: ValidationError, model: type[BaseModel], prefix: str) -> str:
     first = error.errors()[0]
-    place = prefix + ".".join(str(part) for part in first["loc"])
+    place = one_line(prefix + ".".join(str(part) for part in first["loc"]))
     if first["type"] == "extra_forbidden":
         known = _known_keys(model, first["loc"][:-1])
         return f"unknown key {place}{suggestion(str(first['loc'][-1]), known)}"

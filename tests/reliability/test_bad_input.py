@@ -577,6 +577,8 @@ def layers(draw: st.DrawFn) -> tuple[str, dict[str, dict[str, Any]]]:
 @given(layers())
 @example(("barlow", {"data": {"source": "x", "buffer": 2147483648.0}}))
 @example(("carl", {"data": {"source": "x"}, "method": {"prototypes": "9223372036854775807"}}))
+@example(("barlow", {"data": {"source": "x", "buffer": {"\n": 2147483648}}}))
+@example(("barlow", {"data": {"source": "x", "\n": 1}}))
 @settings(max_examples=300, deadline=None)
 def test_any_configuration_is_refused_in_one_line_or_survives_being_written(drawn: tuple[str, dict[str, Any]]):
     name, layer = drawn

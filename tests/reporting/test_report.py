@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from carl.errors import UserError
 from carl.evaluation.intervals import packed
+from carl.records.gallery import GROUPS
 from carl.reporting import projections
 from carl.reporting.comparison import MOST_TOGETHER, config_differences, ranking
 from carl.reporting.pages import Contestant, write_comparison, write_contestants, write_report
@@ -476,6 +477,13 @@ def test_a_short_run_whose_gallery_has_far_fewer_groups_than_its_figures_says_wh
     assert "choose 2 prototypes instead of 8" in advice("short too", groups=2, step=99)
     assert "too few" not in advice("like its figures", groups=8, step=12)
     assert "too few" not in advice("long", groups=2, step=100)
+
+
+def test_a_gallery_without_groups_is_judged_too(tmp_path: Path):
+    gallery = {name: array for name, array in make_gallery().items() if name not in GROUPS}
+    run = make_run(tmp_path / "run", gallery)
+    assert judge(read(run)).steps
+    assert "<html" in write_report(run).read_text(encoding="utf-8")
 
 
 def test_a_run_whose_gallery_is_a_sample_says_how_to_reach_all_images(tmp_path: Path):

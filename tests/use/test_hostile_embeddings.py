@@ -39,6 +39,20 @@ def with_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, values)
 
 
+def test_a_file_that_states_fewer_rows_than_none_is_refused(table: pa.Table, tmp_path: Path):
+    file = tmp_path / "one.parquet"
+    pq.write_table(table.slice(0, 1), file)
+    content, one_row = (
+        file.read_bytes(),
+        b"\x16\x02\x19",
+    )  # num_rows and the list of row groups that follows it, in Thrift
+    assert content.count(one_row) == 1
+    file.write_bytes(content.replace(one_row, b"\x16\x01\x19"))
+    assert pq.read_metadata(file).num_rows == -1
+    with pytest.raises(UserError, match="it has no rows"):
+        EmbeddingFile(file)
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="the system has no named pipes")
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("pattern", ["many/{{00000..00003}}.parquet", "many/*.parquet"])

@@ -159,7 +159,8 @@ def _next_steps(run: Run, last: dict[str, Any], training: bool) -> list[Step]:
 def _steps_if_unsettled(run: Run, last: dict[str, Any]) -> list[Step]:
     """What to know of a short run whose figures and gallery differ: probes see it with the statistics of the batch."""
     step, used = last.get("step"), last.get("used")
-    if not (run.gallery and str(run.gallery["grouping"]) == "prototypes" and is_number(step) and is_number(used)):
+    by_prototypes = run.gallery is not None and str(run.gallery.get("grouping")) == "prototypes"
+    if not (run.gallery and by_prototypes and is_number(step) and is_number(used)):
         return []
     chosen = len(set(run.gallery["group"].tolist()))
     if not run.finished or step >= EARLY_STEPS or 2 * chosen >= used:

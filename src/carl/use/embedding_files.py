@@ -287,10 +287,12 @@ class _OneFile:
                 return f"its column {name} is {schema.field(name).type}, not {wanted}"
         if not 0 <= self.about.file < self.about.files:
             return f"it is file {self.about.file} of {self.about.files}"
+        if self._file.metadata.num_rows < 1:  # a damaged file may state fewer than none
+            return "it has no rows"
         stated = len(self) * kind.list_size * kind.value_type.bit_width // 8
         if stated > max(ALWAYS_READ, MOST_PACKED * self.path.stat().st_size):
             return f"its {stated} bytes of embeddings are packed into {self.path.stat().st_size}"
-        return "" if len(self) else "it has no rows"
+        return ""
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
