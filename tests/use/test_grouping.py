@@ -17,7 +17,7 @@ from carl.nearest import nearest_neighbours, neighbour_count
 from carl.use.grouping import heads as heads_module
 from carl.use.grouping import points as points_module
 from carl.use.grouping.assignment import assign
-from carl.use.grouping.heads import HeadOptions, check_groups, train_heads
+from carl.use.grouping.group_heads import HeadOptions, check_groups, train_heads
 from carl.use.grouping.points import fit_projection, project
 from carl.use.grouping.proposal import chosen, ladder, neighbour_agreement, propose
 from carl.use.requests import GROUP_LOSSES, GroupLoss

@@ -33,7 +33,7 @@ from carl.records.run_directory import RunDirectory
 
 Gallery = dict[str, np.ndarray]
 
-GALLERY_FORMAT = 2  # written by training/gallery.py; the only one that is read
+GALLERY_FORMAT = 2  # written by training/gallery_writer.py; the only one that is read
 LARGEST_GALLERY = 2**30  # bytes; the thumbnails of the most images that it holds take 70 MB, their embeddings 40
 
 WHOLE, REAL, PIXELS, TEXT, BITS = "i", "f", "u", "U", "u4"  # kinds of NumPy

@@ -31,7 +31,7 @@ from carl.records.run_directory import RunDirectory, free_name
 from carl.reporting.pages import write_report
 from carl.training.checkpoint import Checkpoint, Saver, load_checkpoint
 from carl.training.console import Console, duration
-from carl.training.gallery import write_gallery
+from carl.training.gallery_writer import write_gallery
 from carl.training.guard import Guard
 from carl.training.journal import Journal
 from carl.training.learner import build_learner

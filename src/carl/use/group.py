@@ -22,7 +22,7 @@ from carl.use.embed import bad_list_of, embeddings_for, load_for_all_processes, 
 from carl.use.embedding_files import EmbeddingFile, find_embeddings
 from carl.use.encoder import UsableEncoder, open_encoder
 from carl.use.grouping.assignment import Assignment, assign
-from carl.use.grouping.heads import HeadOptions, check_groups, head_count, train_heads
+from carl.use.grouping.group_heads import HeadOptions, check_groups, head_count, train_heads
 from carl.use.grouping.judged import Judged, judge
 from carl.use.grouping.points import FeatureRows, fit_projection, project
 from carl.use.grouping.proposal import Proposal, propose

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from carl.records.given_names import fingerprint
-from carl.use.grouping.heads import Heads
+from carl.use.grouping.group_heads import Heads
 
 
 @dataclass(frozen=True, eq=False)

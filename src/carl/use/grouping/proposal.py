@@ -23,7 +23,7 @@ from torch import Tensor
 
 from carl.nearest import nearest_neighbours, neighbour_count
 from carl.terminal import Progress, silent
-from carl.use.grouping.heads import HeadOptions, train_heads
+from carl.use.grouping.group_heads import HeadOptions, train_heads
 
 SAMPLE = 4_000  # points that the ladder is climbed on
 STEP = math.sqrt(2)  # from one rung to the next

@@ -54,7 +54,7 @@ def test_groups_are_the_same_from_all_images_at_once_and_from_parts():
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from Linux's /proc")
 def test_fifty_thousand_prototypes_are_never_compared_all_with_all_at_once():
     code = (
-        "import torch; from pathlib import Path; from carl.training.gallery import Grouping;"
+        "import torch; from pathlib import Path; from carl.training.gallery_writer import Grouping;"
         "g = Grouping(torch.randn(50_000, 4)); g.add(torch.rand(64, 50_000)); g.arrays();"
         "print(Path('/proc/self/status').read_text().partition('VmHWM:')[2].split()[0])"
     )
