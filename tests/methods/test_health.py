@@ -105,7 +105,9 @@ def test_twins_are_counted_against_earlier_ones_only():
     assert count_duplicates(torch.ones(2000, 4)) == 1999
     health = measure_health(*[one_hot_logs(list(range(7)), 7)] * 2, torch.cat([rows, twins]))
     assert health.duplicates == 2
-    assert [f.kind for f in examined(health)] == ["near-duplicates"]
+    findings = examined(health)
+    assert [f.kind for f in findings] == ["near-duplicates"]
+    assert findings[0].text.startswith(f"{verdict(findings)}: 2 of 7 prototypes are nearly the same")
 
 
 def test_rank_me_counts_directions_of_equal_strength():

@@ -10,13 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl.errors import UserError
-from carl.records.prototypes import DEAD, TWIN
+from carl.records.prototypes import DEAD, FEW, NEARLY_ALL, TWIN
 from carl.records.verdicts import COLLAPSED, EARLY_STEPS, HEALTHY, PARTLY_COLLAPSED, TOO_EARLY_TO_JUDGE
 
 EARLY = 3  # epochs in which flat assignments and unused prototypes mean nothing yet; few in use do at once
 TOO_EARLY = "too early"
 CONSTANT = 0.05  # spread of unit embeddings below which they are all the same; 1 fills the sphere
-COVERAGE = 0.99  # part of the images that "all images" means in a verdict
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class PrototypeHealth:
     prototypes: int
     images: int
     used: int  # chosen by at least one view
-    covering: int  # the fewest prototypes that hold 99% of the views
+    covering: int  # the fewest prototypes that hold nearly all of the views: 99%
     dead: int  # chosen by none, and expected by none: mean probability under a tenth of 1/K
     duplicates: int  # prototypes nearly parallel to an earlier one
     largest: float  # fraction of the views that choose the fullest prototype
@@ -56,7 +55,7 @@ def measure_health(log_p: Tensor, log_q: Tensor, prototypes: Tensor | None = Non
         prototypes=count,
         images=len(log_p),
         used=int((sizes > 0).sum()),
-        covering=min(count, int((shares.cumsum(0) < COVERAGE - 1e-9).sum()) + 1),
+        covering=min(count, int((shares.cumsum(0) < NEARLY_ALL - 1e-9).sum()) + 1),
         dead=int(((sizes == 0) & (mean < DEAD / count)).sum()),
         duplicates=0 if prototypes is None else count_duplicates(prototypes),
         largest=shares[0].item(),
@@ -145,7 +144,7 @@ def examine(health: PrototypeHealth, epochs_done: int, remedies: Remedies) -> li
     findings = []
     same = health.information < 0.02 * ln_k  # an assignment says nothing of its image
     flat = same and health.mean_entropy > 0.9 * ln_k
-    partly = health.covering < min(count, health.images) / 4
+    partly = health.covering < FEW * min(count, health.images)
     if health.covering <= few and count > 2 and not flat:
         text = f"{COLLAPSED}: all images go to {health.covering} of {count} prototypes"
         findings.append(Finding("few prototypes", True, text, remedies.few))
@@ -160,7 +159,7 @@ def examine(health: PrototypeHealth, epochs_done: int, remedies: Remedies) -> li
         text = f"{PARTLY_COLLAPSED}: all images go to {health.covering} of {count} prototypes"
         findings.append(Finding("few prototypes", False, text, remedies.unused))
     if health.duplicates > count // 10 and epochs_done >= EARLY and not any(f.severe for f in findings):
-        text = f"{health.duplicates} of {count} prototypes are nearly the same as another"
+        text = f"{PARTLY_COLLAPSED}: {health.duplicates} of {count} prototypes are nearly the same as another"
         findings.append(Finding("near-duplicates", False, text, remedies.unused))  # as metrics.jsonl has it
     return findings
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from carl.records.adaptation import GAINED, LOST
 from carl.records.metrics import Record, is_number
+from carl.records.prototypes import NEARLY_ALL
 from carl.reporting.run_reader import Run
 
 LOSS, LEARNED, PROTOTYPES, SCHEDULE, MORE = (
@@ -43,7 +44,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "momentum": (SCHEDULE, "Momentum of the averaged weights"),
     "images_per_second": (SCHEDULE, "Images per second"),
     "information": (MORE, "Information in an assignment (nats)"),
-    "covering": (MORE, "Prototypes that hold 99% of the views"),
+    "covering": (MORE, f"Prototypes that hold {NEARLY_ALL:.0%} of the views"),
     "largest": (MORE, "Fraction of the views in the largest prototype"),
     "heaviest": (MORE, "Largest probability in the mean assignment"),
     "dead": (MORE, "Dead prototypes"),

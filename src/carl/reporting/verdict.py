@@ -17,6 +17,7 @@ from carl.defaults import ADAPT, ADAPT_METHOD
 from carl.evaluation.results import PROBE, Score, in_order, most_telling, read_scores
 from carl.records.adaptation import EXPLAINED, Adaptation, adaptation
 from carl.records.metrics import end_of, is_number
+from carl.records.prototypes import FEW, NEARLY_ALL
 from carl.records.verdicts import COLLAPSED, EARLY_STEPS, HEALTHY, PARTLY_COLLAPSED, TOO_EARLY_TO_JUDGE
 from carl.reporting.run_reader import Run
 
@@ -57,8 +58,9 @@ SCORE_MEANING = (
     "what was learned, and a gain near 0 means nothing was."
 )
 USED_MEANING = (
-    "How many groups the images really spread over. Usual is most of them. Under a quarter is bad: the model hardly "
-    "tells images apart (partly collapsed)."
+    "How many groups the images really spread over. Usual is most of them. The run is "
+    f"{PARTLY_COLLAPSED} if {NEARLY_ALL:.0%} of the views go to less than {FEW:.0%} of the groups: then the model hardly "
+    "tells images apart."
 )
 AGREE_MEANING = (
     "Whether a choice depends on the image and not on how it is cut and coloured. It is low early and rises as the "
