@@ -32,8 +32,8 @@ from carl.use.requests import (
 
 PATH = click.Path(path_type=Path)
 PRESET_HELP = (
-    "Named set of values. The run prints which one it takes.  [default: robust for carl, or paper on the "
-    "paper's data sets in runs as long as the paper's; paper for other methods; shapes on shapes; adapt with --init]"
+    "Named set of values. The run prints which one it takes.  [default: the one that the method has for such data and "
+    "for --init; robust for carl on photos]"
 )
 FORCE_HELP = "Replace FILE even if this command did not make it."
 MAX_BAD_HELP = (
@@ -92,6 +92,404 @@ def cli() -> None:
     carl pretrain photos/                            train an encoder on them
     carl pretrain shapes                             try it on built-in drawings
     """
+
+
+@cli.command()
+@click.option("--speed/--no-speed", default=True, help="Time training steps for a few seconds.  [default: --speed]")
+@click.option(
+    "--check", is_flag=True,
+    help="Try every method, precision and way to train on each GPU, or on the CPU if there is none. Takes minutes.",
+)  # fmt: skip
+def doctor(speed: bool, check: bool) -> None:
+    """Check this installation: versions, devices, speed, extras.
+
+    Also says what else could be installed, and how. With --check, the output is a summary to paste into an issue, and
+    the exit code is 1 if a check failed.
+    """
+    from carl.training.device_check import FAILED, examine_devices
+    from carl.use.doctor import examine
+
+    failed = False
+    for name, value in examine_devices() if check else examine(speed):
+        click.echo(f"{name:<14} {value}")
+        failed |= value.startswith(FAILED)
+    if failed:
+        raise SystemExit(1)
+
+
+@cli.group()
+def data() -> None:
+    """Look at data sets, and prepare them for training."""
+
+
+@data.command("list")
+def data_list() -> None:
+    """List the data sets and file types that can be opened."""
+    from carl.data.describe import in_columns, list_sources
+
+    _echo_lines(in_columns(list_sources()))
+
+
+@data.command("info")
+@click.argument("source")
+@click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
+@click.option("--labels", type=LABELS, default=defaults.LABELS[0], help=LABELS_HELP)
+@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
+@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
+@click.option("--sheet", type=PATH, metavar="FILE", help="Contact sheet to write.  [default: SOURCE-sheet.png]")
+@click.option("--force", is_flag=True, help=FORCE_HELP)
+def data_info(
+    source: str,
+    image_size: int | None,
+    labels: defaults.Labels,
+    max_bad: int | None,
+    data_root: Path | None,
+    sheet: Path | None,
+    force: bool,
+) -> None:
+    """Show what a data set holds, and draw a contact sheet.
+
+    Counts the images of SOURCE and shows its classes, its statistics and what was left out.
+    """
+    from carl.data.describe import DataRequest, show_info
+
+    request = DataRequest(source=source, image_size=image_size, labels=labels, max_bad=max_bad, root=data_root)
+    _echo_lines(show_info(request, sheet, force))
+
+
+@data.command("prepare")
+@click.argument("source")
+@click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
+@click.option("--labels", type=LABELS, default=defaults.LABELS[0], help=LABELS_HELP)
+@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
+@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
+def data_prepare(
+    source: str, image_size: int | None, labels: defaults.Labels, max_bad: int | None, data_root: Path | None
+) -> None:
+    """Decode a data set into the cache, so that runs start at once."""
+    from carl.data.describe import DataRequest, prepare
+
+    request = DataRequest(source=source, image_size=image_size, labels=labels, max_bad=max_bad, root=data_root)
+    _echo_lines(prepare(request))
+
+
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("what", metavar="RUN... | ENCODER IMAGES", nargs=-1, required=True)
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE",
+    help="Page to write.  [default: RUN/report.html, comparison.html for several runs, report.html for IMAGES]",
+)  # fmt: skip
+@click.option(
+    "--map", "projection", type=click.Choice(list(defaults.PROJECTIONS)), default="auto", show_default=True,
+    help="Layout of the map of images. auto is t-SNE and takes seconds; pca is instant; tsne and umap take minutes.",
+)  # fmt: skip
+@click.option(
+    "--names",
+    type=PATH,
+    metavar="FILE",
+    help="Names of groups and tags of images, as the page saved them (names.json).",
+)
+@click.option(
+    "--watch", "watching", is_flag=True,
+    help="Show the page of a run while it trains, at an address that only this machine can reach. Ctrl-C ends it.",
+)  # fmt: skip
+@click.option("--port", type=int, default=0, metavar="P", help="Port of --watch.  [default: a free one]")
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help=FORCE_HELP)
+def report(
+    what: tuple[str, ...],
+    output: Path | None,
+    projection: str,
+    names: Path | None,
+    watching: bool,
+    port: int,
+    split: str | None,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Write a report: of a run, of several, or of any images.
+
+    \b
+    carl report RUN               what a run has learned
+    carl report RUN RUN...        several runs beside each other
+    carl report ENCODER IMAGES    any images: map, groups, copies, quality
+
+    Each is one HTML file that needs nothing else. A run writes its own report when it ends. For IMAGES nothing is
+    trained and no labels are needed. If the command is interrupted, run it again to resume.
+    """
+    from carl.reporting.report import ReportRequest
+    from carl.reporting.report import report as write_or_watch
+
+    request = ReportRequest(
+        what=what,
+        output=output,
+        projection=projection,
+        names=names,
+        watching=watching,
+        port=port,
+        split=split,
+        backbone=backbone,
+        force=force,
+    )
+    write_or_watch(request, lasting_echo() if watching else lambda line: _echo_lines([line]))
+
+
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
+@click.argument("images")
+@click.option("--groups", type=int, metavar="K", help="Number of groups.  [default: proposed from the images]")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="groups.parquet", show_default=True,
+    help="Table to write, .parquet or .csv. A page to look at goes beside it, as .html.",
+)  # fmt: skip
+@click.option("--names", type=PATH, metavar="FILE", help="Names for the groups, as saved from the page.")
+@click.option(
+    "--links", type=PATH, metavar="FOLDER", help="Also link the images into this new folder, sorted by group."
+)
+@click.option(
+    "--loss", type=click.Choice(GROUP_LOSSES), default=GroupRequest.loss, show_default=True,
+    help="Loss of the heads: CARL's, TEMI's or SCAN's.",
+)  # fmt: skip
+@click.option(
+    "--views", type=int, default=GroupRequest.views, show_default=True, metavar="V",
+    help="Random views of each image that should be in its group too. Each takes as long as embedding the images.",
+)  # fmt: skip
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option(
+    "--seed", type=int, default=GroupRequest.seed, show_default=True, metavar="S", help="Seed of the grouping."
+)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help="Replace FILE and its page if they exist.")
+def group(
+    encoder: str,
+    images: str,
+    groups: int | None,
+    output: Path,
+    names: Path | None,
+    links: Path | None,
+    loss: GroupLoss,
+    views: int,
+    split: str | None,
+    seed: int,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Find out which images belong together.
+
+    Each image gets a group, a confidence and the group that comes second. The page shows every group and lets you name
+    it. No labels are needed; where there are labels, the groups are compared with them.
+
+    IMAGES may also be a file that `carl embed` wrote; otherwise the embeddings are computed once and cached.
+    """
+    from carl.use.group import group_images
+
+    request = GroupRequest(
+        encoder=encoder,
+        images=images,
+        output=output,
+        groups=groups,
+        loss=loss,
+        views=views,
+        names=names,
+        links=links,
+        split=split,
+        seed=seed,
+        force=force,
+        backbone=backbone,
+    )
+    _echo_lines(group_images(request))
+
+
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
+@click.argument("images")
+@click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
+@click.option(
+    "-k",
+    "--count",
+    type=int,
+    default=SearchRequest.count,
+    show_default=True,
+    metavar="N",
+    help="Images to find per query.",
+)
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="Page to write."
+)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help=FORCE_HELP)
+def search(
+    encoder: str,
+    images: str,
+    queries: tuple[str, ...],
+    count: int,
+    split: str | None,
+    output: Path,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Find the images that are most like a query image.
+
+    QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file or folder that `carl embed`
+    wrote; otherwise the embeddings are computed once and cached.
+    """
+    from carl.use.search import search_images
+
+    request = SearchRequest(
+        encoder=encoder,
+        images=images,
+        queries=queries,
+        output=output,
+        count=count,
+        split=split,
+        force=force,
+        backbone=backbone,
+    )
+    _echo_lines(search_images(request))
+
+
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
+@click.argument("images")
+@click.option("--keep", type=int, required=True, metavar="N", help="Number of images to keep.")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE", default="curated.txt", show_default=True,
+    help="List of the images kept. A .csv lists every image with the reason.",
+)  # fmt: skip
+@click.option("--links", type=PATH, metavar="FOLDER", help="Also link the images kept into this new folder.")
+@click.option(
+    "--duplicate", type=float, default=CurateRequest.duplicate, show_default=True, metavar="S",
+    help="Similarity above which an image is a near-duplicate. Lower it to leave out more.",
+)  # fmt: skip
+@click.option(
+    "--outliers", type=float, default=CurateRequest.outliers, show_default=True, metavar="P",
+    help="Fraction of the images to leave out as the least typical.",
+)  # fmt: skip
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option(
+    "--seed", type=int, default=CurateRequest.seed, show_default=True, metavar="S", help="Seed of the clustering."
+)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def curate(
+    encoder: str,
+    images: str,
+    keep: int,
+    output: Path,
+    links: Path | None,
+    duplicate: float,
+    outliers: float,
+    split: str | None,
+    seed: int,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Choose a varied subset of images.
+
+    All kinds of image are covered, rare ones too; near-duplicates and outliers are left out. IMAGES may also be a file
+    or folder that `carl embed` wrote.
+    """
+    from carl.use.curate import curate_images
+
+    request = CurateRequest(
+        encoder=encoder,
+        images=images,
+        keep=keep,
+        output=output,
+        links=links,
+        duplicate=duplicate,
+        outliers=outliers,
+        split=split,
+        seed=seed,
+        force=force,
+        backbone=backbone,
+    )
+    _echo_lines(curate_images(request))
+
+
+@cli.command()
+@click.argument("listing", metavar="LIST", type=PATH)
+@click.argument("folder", type=PATH)
+@click.option(
+    "--base", type=PATH, metavar="DIR", help="Folder that the paths of LIST start from.  [default: the current folder]"
+)
+@click.option("--tag", metavar="NAME", help="Take the images with this tag from a names.json of a report.")
+@click.option("--copy", is_flag=True, help="Copy the images instead of linking to them.")
+def links(listing: Path, folder: Path, base: Path | None, tag: str | None, copy: bool) -> None:
+    """Link the images of a list into a new folder.
+
+    LIST is a .csv or .txt that a report or `carl curate` saved, or any file with one path per line. FOLDER gets the
+    same sub-folders. All images appear in it, or none.
+    """
+    from carl.use.links import LinksRequest, link_listed
+
+    _echo_lines(link_listed(LinksRequest(listing=listing, folder=folder, base=base, tag=tag, copy=copy)))
+
+
+@cli.command(epilog=ENCODER_AND_IMAGES)
+@click.argument("encoder")
+@click.argument("images")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE|FOLDER", default="embeddings.parquet", show_default=True,
+    help="File to write: .parquet, .npy or .csv. A name without an ending is a folder of .parquet files.",
+)  # fmt: skip
+@click.option(
+    "--rows-per-file", type=int, metavar="N", help=f"Rows of each file in FOLDER.  [default: {ROWS_PER_FILE}]"
+)
+@click.option(
+    "--dtype", type=click.Choice(defaults.EMBEDDING_DTYPES), default=EmbedOptions.dtype, show_default=True,
+    help="Type of the numbers written. float16 takes half the space.",
+)  # fmt: skip
+@click.option(
+    "--precision", type=click.Choice(("auto", *defaults.PRECISIONS)), default="auto", show_default=True,
+    help="Precision to compute in. auto is bf16 on a CPU with instructions for it, else fp32. On GPUs bf16 is faster.",
+)  # fmt: skip
+@click.option("--batch-size", type=int, metavar="N", help=EMBED_BATCH_HELP)
+@click.option(
+    "--device",
+    metavar="NAME",
+    default=EmbedRequest.device,
+    show_default=True,
+    help=f"Where to compute: {defaults.DEVICES}.",
+)
+@click.option("--split", metavar="NAME", help=SPLIT_HELP)
+@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
+@click.option("--force", is_flag=True, help="Replace FILE or FOLDER if it exists.")
+def embed(
+    encoder: str,
+    images: str,
+    output: Path,
+    rows_per_file: int | None,
+    dtype: str,
+    precision: str,
+    batch_size: int | None,
+    device: str,
+    split: str | None,
+    backbone: str | None,
+    force: bool,
+) -> None:
+    """Write the embedding of every image to a file.
+
+    Each image gets one row: its path, its embedding and, if the method has prototypes, the one it chose. Files that
+    cannot be decoded get no row and are listed.
+
+    Memory use does not grow with the number of images. If the command is interrupted, run it again to resume.
+    """
+    from carl.use.embed import embed_images
+
+    request = EmbedRequest(
+        encoder=encoder,
+        images=images,
+        output=output,
+        split=split,
+        force=force,
+        backbone=backbone,
+        device=device,
+        options=EmbedOptions(batch_size=batch_size, precision=precision, dtype=dtype, rows_per_file=rows_per_file),
+    )
+    _echo_lines(embed_images(request))
 
 
 @cli.command(epilog=preset_words())
@@ -323,325 +721,6 @@ def evaluate(
     evaluate_and_show(request)
 
 
-@cli.command(epilog=ENCODER_AND_IMAGES)
-@click.argument("what", metavar="RUN... | ENCODER IMAGES", nargs=-1, required=True)
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE",
-    help="Page to write.  [default: RUN/report.html, comparison.html for several runs, report.html for IMAGES]",
-)  # fmt: skip
-@click.option(
-    "--map", "projection", type=click.Choice(list(defaults.PROJECTIONS)), default="auto", show_default=True,
-    help="Layout of the map of images. auto is t-SNE and takes seconds; pca is instant; tsne and umap take minutes.",
-)  # fmt: skip
-@click.option(
-    "--names",
-    type=PATH,
-    metavar="FILE",
-    help="Names of groups and tags of images, as the page saved them (names.json).",
-)
-@click.option(
-    "--watch", "watching", is_flag=True,
-    help="Show the page of a run while it trains, at an address that only this machine can reach. Ctrl-C ends it.",
-)  # fmt: skip
-@click.option("--port", type=int, default=0, metavar="P", help="Port of --watch.  [default: a free one]")
-@click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
-@click.option("--force", is_flag=True, help=FORCE_HELP)
-def report(
-    what: tuple[str, ...],
-    output: Path | None,
-    projection: str,
-    names: Path | None,
-    watching: bool,
-    port: int,
-    split: str | None,
-    backbone: str | None,
-    force: bool,
-) -> None:
-    """Write a report: of a run, of several, or of any images.
-
-    \b
-    carl report RUN               what a run has learned
-    carl report RUN RUN...        several runs beside each other
-    carl report ENCODER IMAGES    any images: map, groups, copies, quality
-
-    Each is one HTML file that needs nothing else. A run writes its own report when it ends. For IMAGES nothing is
-    trained and no labels are needed. If the command is interrupted, run it again to resume.
-    """
-    from carl.reporting.report import ReportRequest
-    from carl.reporting.report import report as write_or_watch
-
-    request = ReportRequest(
-        what=what,
-        output=output,
-        projection=projection,
-        names=names,
-        watching=watching,
-        port=port,
-        split=split,
-        backbone=backbone,
-        force=force,
-    )
-    write_or_watch(request, lasting_echo() if watching else lambda line: _echo_lines([line]))
-
-
-@cli.command(epilog=ENCODER_AND_IMAGES)
-@click.argument("encoder")
-@click.argument("images")
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE|FOLDER", default="embeddings.parquet", show_default=True,
-    help="File to write: .parquet, .npy or .csv. A name without an ending is a folder of .parquet files.",
-)  # fmt: skip
-@click.option(
-    "--rows-per-file", type=int, metavar="N", help=f"Rows of each file in FOLDER.  [default: {ROWS_PER_FILE}]"
-)
-@click.option(
-    "--dtype", type=click.Choice(defaults.EMBEDDING_DTYPES), default=EmbedOptions.dtype, show_default=True,
-    help="Type of the numbers written. float16 takes half the space.",
-)  # fmt: skip
-@click.option(
-    "--precision", type=click.Choice(("auto", *defaults.PRECISIONS)), default="auto", show_default=True,
-    help="Precision to compute in. auto is bf16 on a CPU with instructions for it, else fp32. On GPUs bf16 is faster.",
-)  # fmt: skip
-@click.option("--batch-size", type=int, metavar="N", help=EMBED_BATCH_HELP)
-@click.option(
-    "--device",
-    metavar="NAME",
-    default=EmbedRequest.device,
-    show_default=True,
-    help=f"Where to compute: {defaults.DEVICES}.",
-)
-@click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
-@click.option("--force", is_flag=True, help="Replace FILE or FOLDER if it exists.")
-def embed(
-    encoder: str,
-    images: str,
-    output: Path,
-    rows_per_file: int | None,
-    dtype: str,
-    precision: str,
-    batch_size: int | None,
-    device: str,
-    split: str | None,
-    backbone: str | None,
-    force: bool,
-) -> None:
-    """Write the embedding of every image to a file.
-
-    Each image gets one row: its path, its embedding and, if the method has prototypes, the one it chose. Files that
-    cannot be decoded get no row and are listed.
-
-    Memory use does not grow with the number of images. If the command is interrupted, run it again to resume.
-    """
-    from carl.use.embed import embed_images
-
-    request = EmbedRequest(
-        encoder=encoder,
-        images=images,
-        output=output,
-        split=split,
-        force=force,
-        backbone=backbone,
-        device=device,
-        options=EmbedOptions(batch_size=batch_size, precision=precision, dtype=dtype, rows_per_file=rows_per_file),
-    )
-    _echo_lines(embed_images(request))
-
-
-@cli.command(epilog=ENCODER_AND_IMAGES)
-@click.argument("encoder")
-@click.argument("images")
-@click.argument("queries", metavar="QUERY...", nargs=-1, required=True)
-@click.option(
-    "-k",
-    "--count",
-    type=int,
-    default=SearchRequest.count,
-    show_default=True,
-    metavar="N",
-    help="Images to find per query.",
-)
-@click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE", default="search.html", show_default=True, help="Page to write."
-)
-@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
-@click.option("--force", is_flag=True, help=FORCE_HELP)
-def search(
-    encoder: str,
-    images: str,
-    queries: tuple[str, ...],
-    count: int,
-    split: str | None,
-    output: Path,
-    backbone: str | None,
-    force: bool,
-) -> None:
-    """Find the images that are most like a query image.
-
-    QUERY is an image file, or the path of one of IMAGES. IMAGES may also be a file or folder that `carl embed`
-    wrote; otherwise the embeddings are computed once and cached.
-    """
-    from carl.use.search import search_images
-
-    request = SearchRequest(
-        encoder=encoder,
-        images=images,
-        queries=queries,
-        output=output,
-        count=count,
-        split=split,
-        force=force,
-        backbone=backbone,
-    )
-    _echo_lines(search_images(request))
-
-
-@cli.command(epilog=ENCODER_AND_IMAGES)
-@click.argument("encoder")
-@click.argument("images")
-@click.option("--keep", type=int, required=True, metavar="N", help="Number of images to keep.")
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE", default="curated.txt", show_default=True,
-    help="List of the images kept. A .csv lists every image with the reason.",
-)  # fmt: skip
-@click.option("--links", type=PATH, metavar="FOLDER", help="Also link the images kept into this new folder.")
-@click.option(
-    "--duplicate", type=float, default=CurateRequest.duplicate, show_default=True, metavar="S",
-    help="Similarity above which an image is a near-duplicate. Lower it to leave out more.",
-)  # fmt: skip
-@click.option(
-    "--outliers", type=float, default=CurateRequest.outliers, show_default=True, metavar="P",
-    help="Fraction of the images to leave out as the least typical.",
-)  # fmt: skip
-@click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option(
-    "--seed", type=int, default=CurateRequest.seed, show_default=True, metavar="S", help="Seed of the clustering."
-)
-@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
-@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
-def curate(
-    encoder: str,
-    images: str,
-    keep: int,
-    output: Path,
-    links: Path | None,
-    duplicate: float,
-    outliers: float,
-    split: str | None,
-    seed: int,
-    backbone: str | None,
-    force: bool,
-) -> None:
-    """Choose a varied subset of images.
-
-    All kinds of image are covered, rare ones too; near-duplicates and outliers are left out. IMAGES may also be a file
-    or folder that `carl embed` wrote.
-    """
-    from carl.use.curate import curate_images
-
-    request = CurateRequest(
-        encoder=encoder,
-        images=images,
-        keep=keep,
-        output=output,
-        links=links,
-        duplicate=duplicate,
-        outliers=outliers,
-        split=split,
-        seed=seed,
-        force=force,
-        backbone=backbone,
-    )
-    _echo_lines(curate_images(request))
-
-
-@cli.command(epilog=ENCODER_AND_IMAGES)
-@click.argument("encoder")
-@click.argument("images")
-@click.option("--groups", type=int, metavar="K", help="Number of groups.  [default: proposed from the images]")
-@click.option(
-    "-o", "--output", type=PATH, metavar="FILE", default="groups.parquet", show_default=True,
-    help="Table to write, .parquet or .csv. A page to look at goes beside it, as .html.",
-)  # fmt: skip
-@click.option("--names", type=PATH, metavar="FILE", help="Names for the groups, as saved from the page.")
-@click.option(
-    "--links", type=PATH, metavar="FOLDER", help="Also link the images into this new folder, sorted by group."
-)
-@click.option(
-    "--loss", type=click.Choice(GROUP_LOSSES), default=GroupRequest.loss, show_default=True,
-    help="Loss of the heads: CARL's, TEMI's or SCAN's.",
-)  # fmt: skip
-@click.option(
-    "--views", type=int, default=GroupRequest.views, show_default=True, metavar="V",
-    help="Random views of each image that should be in its group too. Each takes as long as embedding the images.",
-)  # fmt: skip
-@click.option("--split", metavar="NAME", help=SPLIT_HELP)
-@click.option(
-    "--seed", type=int, default=GroupRequest.seed, show_default=True, metavar="S", help="Seed of the grouping."
-)
-@click.option("--backbone", metavar="NAME", help=BACKBONE_HELP)
-@click.option("--force", is_flag=True, help="Replace FILE and its page if they exist.")
-def group(
-    encoder: str,
-    images: str,
-    groups: int | None,
-    output: Path,
-    names: Path | None,
-    links: Path | None,
-    loss: GroupLoss,
-    views: int,
-    split: str | None,
-    seed: int,
-    backbone: str | None,
-    force: bool,
-) -> None:
-    """Find out which images belong together.
-
-    Each image gets a group, a confidence and the group that comes second. The page shows every group and lets you name
-    it. No labels are needed; where there are labels, the groups are compared with them.
-
-    IMAGES may also be a file that `carl embed` wrote; otherwise the embeddings are computed once and cached.
-    """
-    from carl.use.group import group_images
-
-    request = GroupRequest(
-        encoder=encoder,
-        images=images,
-        output=output,
-        groups=groups,
-        loss=loss,
-        views=views,
-        names=names,
-        links=links,
-        split=split,
-        seed=seed,
-        force=force,
-        backbone=backbone,
-    )
-    _echo_lines(group_images(request))
-
-
-@cli.command()
-@click.argument("listing", metavar="LIST", type=PATH)
-@click.argument("folder", type=PATH)
-@click.option(
-    "--base", type=PATH, metavar="DIR", help="Folder that the paths of LIST start from.  [default: the current folder]"
-)
-@click.option("--tag", metavar="NAME", help="Take the images with this tag from a names.json of a report.")
-@click.option("--copy", is_flag=True, help="Copy the images instead of linking to them.")
-def links(listing: Path, folder: Path, base: Path | None, tag: str | None, copy: bool) -> None:
-    """Link the images of a list into a new folder.
-
-    LIST is a .csv or .txt that a report or `carl curate` saved, or any file with one path per line. FOLDER gets the
-    same sub-folders. All images appear in it, or none.
-    """
-    from carl.use.links import LinksRequest, link_listed
-
-    _echo_lines(link_listed(LinksRequest(listing=listing, folder=folder, base=base, tag=tag, copy=copy)))
-
-
 @cli.command(epilog=ENCODER)
 @click.argument("encoder")
 @click.option(
@@ -805,85 +884,6 @@ def reproduce(
         own_runs=own_runs,
     )
     sys.exit(run_reproduction(request, lasting_echo()))
-
-
-@cli.group()
-def data() -> None:
-    """Look at data sets, and prepare them for training."""
-
-
-@data.command("list")
-def data_list() -> None:
-    """List the data sets and file types that can be opened."""
-    from carl.data.describe import in_columns, list_sources
-
-    _echo_lines(in_columns(list_sources()))
-
-
-@data.command("info")
-@click.argument("source")
-@click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
-@click.option("--labels", type=LABELS, default=defaults.LABELS[0], help=LABELS_HELP)
-@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
-@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
-@click.option("--sheet", type=PATH, metavar="FILE", help="Contact sheet to write.  [default: SOURCE-sheet.png]")
-@click.option("--force", is_flag=True, help=FORCE_HELP)
-def data_info(
-    source: str,
-    image_size: int | None,
-    labels: defaults.Labels,
-    max_bad: int | None,
-    data_root: Path | None,
-    sheet: Path | None,
-    force: bool,
-) -> None:
-    """Show what a data set holds, and draw a contact sheet.
-
-    Counts the images of SOURCE and shows its classes, its statistics and what was left out.
-    """
-    from carl.data.describe import DataRequest, show_info
-
-    request = DataRequest(source=source, image_size=image_size, labels=labels, max_bad=max_bad, root=data_root)
-    _echo_lines(show_info(request, sheet, force))
-
-
-@data.command("prepare")
-@click.argument("source")
-@click.option("--image-size", type=int, metavar="PX", help=SIDE_HELP)
-@click.option("--labels", type=LABELS, default=defaults.LABELS[0], help=LABELS_HELP)
-@click.option("--max-bad", type=int, metavar="N", help=MAX_BAD_HELP)
-@click.option("--data-root", type=PATH, metavar="DIR", help=DATA_ROOT_HELP)
-def data_prepare(
-    source: str, image_size: int | None, labels: defaults.Labels, max_bad: int | None, data_root: Path | None
-) -> None:
-    """Decode a data set into the cache, so that runs start at once."""
-    from carl.data.describe import DataRequest, prepare
-
-    request = DataRequest(source=source, image_size=image_size, labels=labels, max_bad=max_bad, root=data_root)
-    _echo_lines(prepare(request))
-
-
-@cli.command()
-@click.option("--speed/--no-speed", default=True, help="Time training steps for a few seconds.  [default: --speed]")
-@click.option(
-    "--check", is_flag=True,
-    help="Try every method, precision and way to train on each GPU, or on the CPU if there is none. Takes minutes.",
-)  # fmt: skip
-def doctor(speed: bool, check: bool) -> None:
-    """Check this installation: versions, devices, speed, extras.
-
-    Also says what else could be installed, and how. With --check, the output is a summary to paste into an issue, and
-    the exit code is 1 if a check failed.
-    """
-    from carl.training.device_check import FAILED, examine_devices
-    from carl.use.doctor import examine
-
-    failed = False
-    for name, value in examine_devices() if check else examine(speed):
-        click.echo(f"{name:<14} {value}")
-        failed |= value.startswith(FAILED)
-    if failed:
-        raise SystemExit(1)
 
 
 @cli.command()
