@@ -13,6 +13,7 @@ from torch import Tensor
 from carl.device import present_gpus
 from carl.training import device_check
 from carl.training.device_check import CHECKS, FAILED, examine_devices, outcome, present_devices
+from carl.use import doctor
 from tests.conftest import Run
 
 SLOW = {"compile", "processes"}  # half a minute each on one core
@@ -24,8 +25,8 @@ DEVICES = pytest.mark.parametrize("device", present_devices(), ids=str)
     "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CHECKS]
 )
 def test_a_device_passes(name: str, device: torch.device, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(device_check, "SECONDS", 0.1)
-    monkeypatch.setattr("carl.use.doctor.BATCH", 16)
+    monkeypatch.setattr(doctor, "SECONDS", 0.1)
+    monkeypatch.setattr(doctor, "BATCH_SIZE", 16)
     passed, words = outcome(CHECKS[name], device)
     assert passed, words
 

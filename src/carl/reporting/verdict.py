@@ -58,9 +58,8 @@ SCORE_MEANING = (
     "what was learned, and a gain near 0 means nothing was."
 )
 USED_MEANING = (
-    "How many groups the images really spread over. Usual is most of them. The run is "
-    f"{PARTLY_COLLAPSED} if {NEARLY_ALL:.0%} of the views go to less than {FEW:.0%} of the groups: then the model hardly "
-    "tells images apart."
+    f"How many groups the images really spread over. Usual is most of them. If {NEARLY_ALL:.0%} of the views "
+    f"go to less than {FEW:.0%} of the groups, the run is {PARTLY_COLLAPSED}: the model hardly tells images apart."
 )
 AGREE_MEANING = (
     "Whether a choice depends on the image and not on how it is cut and coloured. It is low early and rises as the "

@@ -16,6 +16,7 @@ from carl.evaluation.protocols import find_protocol
 from carl.evaluation.results import TRAINED, UNTRAINED
 from carl.methods import Method, find_method
 from carl.methods.base import value_in_words
+from carl.records.known_data import title_of
 from carl.reproduction.jobs import DONE, FAILED, Outcome, machine_in_words
 from carl.reproduction.recipes import (
     COSTS,
@@ -28,7 +29,6 @@ from carl.reproduction.recipes import (
     Setting,
     protocol_in_words,
 )
-from carl.reproduction.scales import DATA_TITLES
 
 PaperNumber = tuple[Decimal, Decimal | None]  # mean, and deviation where the paper gives one
 DIGITS = {SPEED: 0, MEMORY: 0, PAIRS: 0}  # after the point; two for everything else
@@ -195,13 +195,13 @@ def value_at(config: Config, name: str) -> object:
 
 
 WORDS: dict[str, Callable[[Any], str]] = {
-    "data": lambda value: DATA_TITLES.get(value, str(value)),
+    "data": title_of,
     "images": lambda value: f"{value:,} images",
     "epochs": lambda value: f"{value} epochs",
     "batch_size": lambda value: f"batch {value}",
     "prototypes": lambda value: f"K = {value}",
     "targets": lambda value: {"average": "averaged"}.get(value, str(value)) + " targets",
-    "judged_on": lambda value: f"judged on {DATA_TITLES.get(value, value)}",
+    "judged_on": lambda value: f"judged on {title_of(value)}",
     "protocol": str,
 }
 

@@ -16,13 +16,12 @@ from carl.evaluation.protocols import PROTOCOLS
 from carl.methods import find_method
 from carl.methods.build import build_method
 from carl.optim import build_optimizer
+from carl.records.known_data import KNOWN_DATA
 from carl.records.run_directory import RunDirectory
 from carl.reproduction.dry_run import assumed_facts, assumed_views, resolved_config
 from carl.reproduction.jobs import Job, Measure, is_measured, read_outcome
-from carl.reproduction.scales import LABELLED
 from carl.training.console import duration
 
-TEST_IMAGES = 10_000  # of CIFAR; STL-10 has 8,000, ImageNet 50,000
 TIMED = 3  # steps; the first warms up, the quickest of the others counts
 CPU_BATCH = 64  # a CPU takes as long per image in larger batches
 
@@ -122,12 +121,13 @@ def kind_of(job: Job) -> Kind:
 def passes(job: Job, measure: Measure) -> float:
     """How many times an image passes through the encoder for a measure; forward and backward count as three."""
     facts = assumed_facts(job)
-    images = measure.limit or min(facts.images, LABELLED.get(facts.name, facts.images))
+    known = KNOWN_DATA.get(measure.data or facts.name, KNOWN_DATA["cifar10"])
+    images = measure.limit or min(facts.images, known.labelled)
     protocol = PROTOCOLS[measure.protocol]
     if protocol.epochs is None:  # features are computed once, and once more for random weights
-        return float(2 * (images + TEST_IMAGES))
+        return float(2 * (images + known.test))
     each = 3 * images * (measure.fraction or 1.0) if protocol.trains_encoder else images
-    return (measure.epochs or protocol.epochs) * each + TEST_IMAGES
+    return (measure.epochs or protocol.epochs) * each + known.test
 
 
 def measured_pace(job: Job) -> Pace:

@@ -17,18 +17,15 @@ from carl.evaluation.protocols import EvaluationRequest, find_protocol
 from carl.evaluation.protocols.linear import MOCO_CROP
 from carl.methods import find_method
 from carl.methods.base import value_in_words
-from carl.methods.paper import PAPER_VALUES
 from carl.optim import peak_rate
+from carl.records.known_data import KNOWN_DATA
 from carl.reproduction.jobs import Job
 from carl.reproduction.recipes import protocol_in_words
-from carl.reproduction.scales import LABELLED
 from carl.training.plan import completed
 from carl.views.configured import build_views
 from carl.views.recipes import ViewRecipe
 from carl.views.views import Views
 
-SIZES = {"cifar10": 32, "cifar100": 32, "stl10": 96, "imagenet64": 64, "shapes": 32}  # sides of the images
-CLASSES = {"cifar10": 10, "cifar100": 100, "stl10": 10, "imagenet64": 1000, "shapes": 10}
 Values = dict[str, str]
 
 
@@ -36,10 +33,10 @@ def assumed_facts(job: Job) -> DataFacts:
     """What the job's data are in the paper, without opening them."""
     data = job.layer["data"]
     name = recognised_name(str(data["source"]))
-    images = PAPER_VALUES[name].images if name in PAPER_VALUES else 10_000
-    if job.trains and find_method(str(job.layer["method"]["name"])).needs_labels:
-        images = LABELLED.get(name, images)
-    return DataFacts(name, min(images, data.get("limit") or images), 3, SIZES.get(name, 32), CLASSES.get(name, 10))
+    known = KNOWN_DATA.get(name, KNOWN_DATA["shapes"])
+    labelled = job.trains and find_method(str(job.layer["method"]["name"])).needs_labels
+    images = known.labelled if labelled else known.images
+    return DataFacts(name, min(images, data.get("limit") or images), 3, known.side, known.classes)
 
 
 def resolved_config(job: Job) -> Config:

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from carl import files
+from carl.records.known_data import title_of
 from carl.records.verdicts import COLLAPSED
 from carl.reproduction import assignment_cost
 from carl.reproduction.cells import FilledCell, ours_in_words, paper_numbers, random_figure_of
 from carl.reproduction.jobs import Outcome
 from carl.reproduction.recipes import COSTS, MEMORY, Experiment
-from carl.reproduction.scales import DATA_TITLES, Scale
+from carl.reproduction.scales import Scale
 
 ACCURACY = "top-1 accuracy (%)"
 Panel = Any  # matplotlib has no types
@@ -179,7 +180,7 @@ def _draw_random(axis: Panel, cells: Sequence[FilledCell], outcomes: Mapping[str
             if (value := random_figure_of(outcome, f.cell.figure)) is not None:
                 found.setdefault(outcome["measures"][f.cell.figure]["data"], []).append(value)
     for (data, values), style in zip(found.items(), cycle((":", "-."))):
-        label = f"random weights, {DATA_TITLES.get(data, data)}" if len(found) > 1 else "random weights"
+        label = f"random weights, {title_of(data)}" if len(found) > 1 else "random weights"
         axis.axhline(statistics.fmean(values), color="grey", linestyle=style, linewidth=1.2, label=label)
 
 
@@ -222,7 +223,7 @@ def _prior(
         curves, what = {row: _probe_curve(row, cells, outcomes) for row in rows}, "kNN probe"
 
     heights = [y for points in curves.values() for _, y in points]
-    data = next((DATA_TITLES.get(o["data"], o["data"]) for o in outcomes.values() if o.get("probes")), "")
+    data = next((title_of(o["data"]) for o in outcomes.values() if o.get("probes")), "")
 
     def ours(own: Sequence[str], variant: str) -> Any:
         def panel(axis: Panel) -> None:
@@ -338,7 +339,7 @@ def _has_collapsed(cell: FilledCell, outcomes: Mapping[str, Outcome]) -> bool:
 
 def _row_label(row: str, cells: Sequence[FilledCell]) -> str:
     """The row's title, with our data where they are not the row's."""
-    data = {DATA_TITLES.get(s.data, s.data) for f in cells for s in f.settings}
+    data = {title_of(s.data) for f in cells for s in f.settings}
     return row if data <= {row.split(",")[0]} else f"{row} (ours: {', '.join(sorted(data))})"
 
 

@@ -11,8 +11,9 @@ from carl.defaults import BATCH_SIZE, EPOCHS, RANDOM
 from carl.errors import UserError, suggestion
 from carl.evaluation.protocols.semi import FRACTIONS
 from carl.methods.paper import PAPER_TARGETS, PAPER_VALUES
+from carl.records.known_data import title_of
 from carl.reproduction.jobs import Job, Measure
-from carl.reproduction.scales import DATA_TITLES, PAPER_SIZE, SMOKE_SIZE, Scale, paper_images
+from carl.reproduction.scales import PAPER_SIZE, SMOKE_SIZE, Scale, paper_images
 
 METHODS = ("supervised", "byol", "simclr", "moco", "pcl", "swav", "carl")  # in the order of table 2
 TRANSFER_METHODS = ("supervised", "byol", "simclr", "carl")  # of table 3
@@ -246,7 +247,7 @@ def linear(scale: Scale) -> Experiment:
         notes.append("SwAV on DS ImageNet has two views of full size, as all methods, and not its repository's eight.")
     measures = scale.linear_measures()
     for data in scale.data:
-        title = DATA_TITLES[data]
+        title = title_of(data)
         for method in METHODS:
             layer = preset_of(method, scale)
             if scale.own_runs:
@@ -342,7 +343,7 @@ def prototypes(scale: Scale) -> Experiment:
         variant = f"k-{count}" + "-joint" * joint
         jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
         setting = paper_setting(data, "carl", 150, prototypes=count, also=lambda_stated(4.0, 1.5))
-        row, paper = DATA_TITLES[data] + OF_JOINT * joint, (DATA_TITLES[data], str(count))
+        row, paper = title_of(data) + OF_JOINT * joint, (title_of(data), str(count))
         build.fill(row, f"K = {count}", jobs, scale.linear[0], setting, paper)
     return build.experiment("prototypes", "Number of prototypes", "Figure 3, section 4.2", TARGETS_NOTE, "Prototypes")
 

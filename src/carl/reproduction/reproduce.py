@@ -11,8 +11,8 @@ from carl.config import resolve
 from carl.defaults import METHOD
 from carl.errors import UserError
 from carl.methods import find_method
-from carl.methods.paper import PAPER_VALUES
 from carl.methods.training_data import load_data_for
+from carl.records.known_data import KNOWN_DATA
 from carl.reproduction import assignment_cost
 from carl.reproduction.cost import Estimate, estimate
 from carl.reproduction.data_paths import data_source
@@ -174,10 +174,10 @@ def check_data(jobs: Sequence[Job], data_root: Path | None, scale: Scale, say: S
         except UserError as error:
             missing[name] = error
             continue
-        if scale.name == PAPER_SIZE and images != PAPER_VALUES[name].images:
+        if scale.name == PAPER_SIZE and images != KNOWN_DATA[name].images:
             raise UserError(
                 f"{data['source']} has {images:,} training images and the paper's {name} has "
-                f"{PAPER_VALUES[name].images:,}; give --data-root with the whole data set, or use --scale cpu"
+                f"{KNOWN_DATA[name].images:,}; give --data-root with the whole data set, or use --scale cpu"
             )
     lost = [names & missing.keys() for names in needed.values()]
     if lost and all(lost):

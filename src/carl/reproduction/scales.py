@@ -8,27 +8,17 @@ from dataclasses import dataclass, field
 from carl.config import Layer, merge
 from carl.defaults import RANDOM
 from carl.defaults import SCALES as NAMES
-from carl.methods.paper import PAPER_VALUES
+from carl.records.known_data import KNOWN_DATA
 from carl.reproduction.jobs import Measure
 
 SMOKE_SIZE, CPU_SIZE, PAPER_SIZE = NAMES
 
-# Names as the paper prints them.
-DATA_TITLES = {
-    "cifar10": "CIFAR-10",
-    "cifar100": "CIFAR-100",
-    "stl10": "STL-10",
-    "imagenet64": "DS ImageNet",
-    "shapes": "shapes",
-}
-LABELLED = {"stl10": 5000}  # images with labels, where those without are the larger part (paper, appendix A)
 MAIN = "cifar10"  # where the seven methods are compared at every scale
 
 
 def paper_images(data: str, method: str) -> int:
     """How many images a method trains on in the paper; a supervised one has only those with labels."""
-    images = PAPER_VALUES[data].images
-    return LABELLED.get(data, images) if method == "supervised" else images
+    return KNOWN_DATA[data].labelled if method == "supervised" else KNOWN_DATA[data].images
 
 
 @dataclass(frozen=True)

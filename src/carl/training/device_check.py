@@ -31,7 +31,7 @@ from carl.records.metrics import read_records
 from carl.records.run_directory import RunDirectory
 from carl.training.checkpoint import Saver, load_checkpoint
 from carl.training.learner import Learner
-from carl.use.doctor import Row, examine_environment, measure_step
+from carl.use.doctor import TIMED_STEP, Row, examine_environment, measure_step
 from carl.views.recipes import pipeline
 from carl.views.views import Views
 
@@ -41,7 +41,6 @@ CLOSE = 0.02  # largest difference of a loss, relative to the CPU's: GPUs multip
 CLOSE_HALF = 0.1  # the same in half precision
 SAME_VIEW = 0.01  # largest difference of a pixel, of values in [0, 1]
 FAILED = "FAILED"  # the word that a row begins with
-SECONDS = 3.0  # of the steps that are timed
 PATIENCE = 400.0  # seconds for a training by two processes, which takes a few
 
 
@@ -262,8 +261,8 @@ def _finish(arguments: list[str], folder: str) -> None:
 
 def check_speed(device: torch.device) -> str:
     """The paper's step at CIFAR's size: images per second, and the memory that it takes."""
-    rate = measure_step(device, SECONDS)
-    return f"{rate:,.0f} images/s, {_memory(device)} (carl, resnet18, 32 px, batch 256)"
+    rate = measure_step(device)
+    return f"{rate:,.0f} images/s, {_memory(device)} ({TIMED_STEP})"
 
 
 def _memory(device: torch.device) -> str:

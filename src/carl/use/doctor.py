@@ -15,6 +15,7 @@ import torch
 from carl.config import Config, resolve
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
+from carl.defaults import BATCH_SIZE
 from carl.device import pick_device, present_gpus
 from carl.methods import find_method
 from carl.methods.build import build_method
@@ -22,6 +23,7 @@ from carl.models.pretrained.pip_weights import PACKAGES as WEIGHTS_PACKAGES
 from carl.optim import build_optimizer
 from carl.records.environment import PACKAGES as RECORDED_PACKAGES
 from carl.records.environment import installed_version, processor
+from carl.records.known_data import KNOWN_DATA
 from carl.use.export.to_hub import PACKAGES as HUB_PACKAGES
 from carl.use.export.to_onnx import PACKAGES as ONNX_PACKAGES
 from carl.user_paths import cache_folder
@@ -41,7 +43,9 @@ EXTRAS = {  # extra: (the packages it brings, what they are for)
 }
 PACKAGES = (*RECORDED_PACKAGES, "pyarrow", "scikit-learn")
 SECONDS = 3.0  # of steps; long enough that the first, slow ones do not count
-BATCH, SIDE, IMAGES = 256, 32, 50_000  # the paper's step on CIFAR
+CIFAR = KNOWN_DATA["cifar10"]
+FACTS = DataFacts("cifar10", CIFAR.images, 3, CIFAR.side, CIFAR.classes)  # the step that is timed is the paper's
+TIMED_STEP = f"carl, resnet18, {FACTS.image_size} px, batch {BATCH_SIZE}"
 
 
 def examine(speed: bool) -> Iterator[Row]:
@@ -67,11 +71,10 @@ def examine_environment() -> Iterator[Row]:
 def examine_speed() -> Row:
     """Images per second of CARL's step with the paper's encoder and batch at CIFAR's size."""
     device = pick_device("auto")
-    rate = measure_step(device, SECONDS)
-    minutes = IMAGES / rate / 60
+    rate = measure_step(device)
+    minutes = FACTS.images / rate / 60
     return "speed", (
-        f"{rate:,.0f} images/s on {device} (carl, resnet18, {SIDE} px, batch {BATCH}): an epoch of {IMAGES:,} images "
-        f"takes {minutes:.1f} min"
+        f"{rate:,.0f} images/s on {device} ({TIMED_STEP}): an epoch of {FACTS.images:,} images takes {minutes:.1f} min"
     )
 
 
@@ -85,18 +88,17 @@ def examine_extras() -> Iterator[Row]:
         yield "cuda", "an NVIDIA driver is here but this torch is for CPUs; install torch with CUDA, see pytorch.org"
 
 
-def measure_step(device: torch.device, seconds: float) -> float:
+def measure_step(device: torch.device) -> float:
     """Images per second through views, forward, backward and optimiser; the first two steps do not count."""
-    facts = DataFacts("cifar10", IMAGES, 3, SIDE, 10)
-    config = _config(facts)
-    method = build_method(config, facts, device)
+    config, side = _config(FACTS), FACTS.image_size
+    method = build_method(config, FACTS, device)
     optimizer = build_optimizer(method, config.optim)
-    views = Views(pipeline(config.views.pipeline, SIDE), (0.5,) * 3, (0.25,) * 3, seed=0)
+    views = Views(pipeline(config.views.pipeline, side), (0.5,) * 3, (0.25,) * 3, seed=0)
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (BATCH, SIDE, SIDE, 3), dtype=torch.uint8, generator=generator).to(device)
-    indices = torch.arange(BATCH, device=device)
+    images = torch.randint(0, 256, (BATCH_SIZE, side, side, 3), dtype=torch.uint8, generator=generator).to(device)
+    indices = torch.arange(BATCH_SIZE, device=device)
     steps, start = -2, time.perf_counter()
-    while steps < 1 or time.perf_counter() - start < seconds:
+    while steps < 1 or time.perf_counter() - start < SECONDS:
         if steps == 0:
             start = time.perf_counter()
         loss, _ = method(Batch(views(images, indices, steps + 2), indices), 0.0)
@@ -105,12 +107,12 @@ def measure_step(device: torch.device, seconds: float) -> float:
         optimizer.step()
         loss.item()  # waits for the device, so that the clock is right
         steps += 1
-    return steps * BATCH / (time.perf_counter() - start)
+    return steps * BATCH_SIZE / (time.perf_counter() - start)
 
 
 def _config(facts: DataFacts) -> Config:
     method = find_method("carl")
-    layer = {"data": {"source": facts.name, "image_size": SIDE}, "train": {"batch_size": BATCH}}
+    layer = {"data": {"source": facts.name, "image_size": facts.image_size}, "train": {"batch_size": BATCH_SIZE}}
     return method.completed(resolve([layer, method.preset("paper", facts)], method.Options))
 
 

@@ -34,6 +34,7 @@ from carl.data.sources.base import Request, Source
 from carl.data.sources.download import Archive, check_member, fetch, unpacked
 from carl.errors import UserError
 from carl.files import open_regular
+from carl.records.known_data import KNOWN_DATA
 
 CIFAR10_ARCHIVE = Archive(
     "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
@@ -58,7 +59,7 @@ TINY_IMAGENET_ARCHIVE = Archive(
 IMAGENET64_FOLDER = "imagenet64"
 IMAGENET64_BATCH = re.compile(r"train_data_batch_(\d+)(?:\.npz)?")
 _PICKLED_BLOCK = 4096  # images copied at once, 50 MB at 64 pixels; the file itself is in memory as a whole
-_STL_SIDE = 96
+_STL_SIDE = KNOWN_DATA["stl10"].side
 _STL_BLOCK = 500  # images, 14 MB
 _LARGEST_TEXT = 16 * 2**20  # bytes; the official texts are lists of a few thousand names or numbers
 
@@ -387,27 +388,27 @@ def _has_file(folder: str, name: str) -> bool:
 
 
 CIFAR10 = Source(
-    about="CIFAR-10: 50,000 training and 10,000 test images of 32 pixels in 10 classes (170 MB).",
+    about=f"{KNOWN_DATA['cifar10'].in_words()} (170 MB).",
     list=lambda asked: list_cifar10(_located(asked, CIFAR10_ARCHIVE), asked.name),
     recognises=lambda path: _has_file(path, "data_batch_1"),
 )
 CIFAR100 = Source(
-    about="CIFAR-100: 50,000 training and 10,000 test images of 32 pixels in 100 classes (169 MB).",
+    about=f"{KNOWN_DATA['cifar100'].in_words()} (169 MB).",
     list=lambda asked: list_cifar100(_located(asked, CIFAR100_ARCHIVE), asked.name),
     recognises=lambda path: _has_file(path, "meta") and _has_file(path, "train"),
 )
 STL10 = Source(
-    about="STL-10: 100,000 unlabelled, 5,000 training (ten folds) and 8,000 test images of 96 pixels (2.6 GB).",
+    about=f"{KNOWN_DATA['stl10'].in_words()}, training images in ten folds (2.6 GB).",
     list=lambda asked: list_stl10(_located(asked, STL10_ARCHIVE), asked.name),
     recognises=lambda path: _has_file(path, "train_X.bin"),
 )
 TINY_IMAGENET = Source(
-    about="Tiny-ImageNet: 100,000 training and 10,000 validation images of 64 pixels in 200 classes (248 MB).",
+    about=f"{KNOWN_DATA['tiny-imagenet'].in_words()} (248 MB).",
     list=lambda asked: list_tiny_imagenet(_tiny_imagenet_place(asked), asked.name),
     recognises=lambda path: _has_file(path, "wnids.txt"),
 )
 IMAGENET64 = Source(
-    about="ImageNet at 64 pixels: 1,281,167 training and 50,000 validation images, downloaded by hand (13 GB).",
+    about=f"{KNOWN_DATA['imagenet64'].in_words()}, scaled down from ImageNet, to be downloaded by hand (13 GB).",
     list=lambda asked: list_imagenet64(
         _imagenet64_folder(asked.root) if asked.path is None else asked.place, asked.name
     ),

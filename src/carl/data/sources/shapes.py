@@ -21,12 +21,14 @@ from numpy.typing import NDArray
 
 from carl.data.listing import ArraySplit, Listing, files_key
 from carl.data.sources.base import Request, Source
+from carl.records.known_data import KNOWN_DATA
 
 Floats = NDArray[np.float32]
 Mask = NDArray[np.bool_]
 Inside = Callable[[Floats, Floats], Mask]
 
-SIZE = 32
+KNOWN = KNOWN_DATA["shapes"]
+SIZE = KNOWN.side
 _SUPERSAMPLE = 3  # sub-pixels per side: ten grey levels at an edge, for a third of the total time
 _CHUNK = 250  # images drawn from one generator; a multiple of ten. Keeps a chunk's arrays under 10 MB each
 
@@ -209,12 +211,12 @@ def list_shapes(asked: Request) -> Listing:
     return Listing(
         name=asked.name,
         key=files_key([Path(__file__)]),  # drawn anew when the drawing changes
-        splits={"train": split(10_000, seed=0), "test": split(2_000, seed=1)},
+        splits={"train": split(KNOWN.labelled, seed=0), "test": split(KNOWN.test, seed=1)},
         class_names=tuple(CLASS_NAMES),
     )
 
 
 SHAPES = Source(
-    about="Built-in drawings: 10,000 training and 2,000 test images of 32 pixels in 10 classes (no download).",
+    about=f"Built-in drawings called {KNOWN.in_words()} (no download).",
     list=list_shapes,
 )
