@@ -18,6 +18,7 @@ LAYERS = [  # each may import from the ones before it and from itself
         "files",
         "framing",
         "user_paths",
+        "launch",
         "child_process",
         "terminal",
         "lasting_output",

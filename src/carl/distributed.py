@@ -8,7 +8,6 @@ function here does that; two processes on halves of a batch then have the gradie
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed.rendezvous import rendezvous
 
+from carl import launch
 from carl.errors import UserError
 
 TIMEOUT = timedelta(minutes=30)  # torch's own: packing a large data set may take the first process this long
@@ -63,42 +63,15 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def launched() -> int:
-    """How many processes torchrun (or another launcher that sets its variables) started as one run."""
-    return _from_environment("WORLD_SIZE", 1, least=1)
-
-
-def _from_environment(name: str, otherwise: int, least: int = 0) -> int:
-    """The whole number in an environment variable, `otherwise` where it is not set."""
-    text = os.environ.get(name, str(otherwise))
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text) >= least):
-        raise UserError(f"{name}={text!r} is not a number from {least} on; start with torchrun, or unset {name}")
-    return int(text)
-
-
-def _check_launch() -> None:
-    """Refuse what a launcher left half set, before torch waits for processes that will not come."""
-    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]
-    if missing:
-        raise UserError(
-            f"WORLD_SIZE={launched()} says that this is one of {launched()} processes, but {missing[0]} is not set; "
-            "start them with torchrun, or unset WORLD_SIZE"
-        )
-    _from_environment("MASTER_PORT", 0)
-    if _from_environment("RANK", 0) >= launched():
-        raise UserError(
-            f"RANK={os.environ['RANK']} is not below WORLD_SIZE={launched()}; start the processes with torchrun"
-        )
-
-
 def start(device: torch.device) -> torch.device:
     """Join the process group when torchrun started us; return the device of this process."""
-    if launched() == 1:
+    if launch.processes() == 1:
         return device
-    _check_launch()
+    launch.check()
     if device.type in ("mps", "xpu"):
         raise UserError(
-            f"an {device.type.upper()} device takes one process, not {launched()}; use train.device=cpu, or no torchrun"
+            f"an {device.type.upper()} device takes one process, not {launch.processes()}; use train.device=cpu, "
+            "or no torchrun"
         )
     backend = "nccl" if device.type == "cuda" else "gloo"
     if device.type == "cuda":
@@ -106,23 +79,16 @@ def start(device: torch.device) -> torch.device:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         store, number, ranks = next(rendezvous("env://", timeout=TIMEOUT))
-        store = PrefixStore(f"carl/attempt {_attempt()} of {ranks} processes", store)
+        # The store outlives processes that torchrun starts again. Without the attempt in its keys, a quick process
+        # would find the addresses of processes that are gone (seen with torch 2.15 on a busy machine). Machines that
+        # come or go do not count as a restart, so the number of processes is in the keys too.
+        store = PrefixStore(f"carl/attempt {launch.attempt()} of {ranks} processes", store)
         dist.init_process_group(backend, store=store, rank=number, world_size=ranks, timeout=TIMEOUT)
     return device
 
 
-def _attempt() -> int:
-    """How often torchrun has started the processes again.
-
-    The store through which they meet outlives them. Without this number in its keys, a quick process would find the
-    addresses of processes that are gone (seen with torch 2.15 on a busy machine). Machines that come or go do not count
-    as a restart, so the number of processes is in the keys too.
-    """
-    return _from_environment("TORCHELASTIC_RESTART_COUNT", 0)
-
-
 def _local_gpu() -> int:
-    number, found = _from_environment("LOCAL_RANK", 0), torch.cuda.device_count()
+    number, found = launch.gpu(), torch.cuda.device_count()
     if number >= found:
         raise UserError(f"process {number} of this machine has no GPU, there are {found}; use --nproc-per-node {found}")
     return number
@@ -134,23 +100,18 @@ def stop() -> None:
         dist.destroy_process_group()
 
 
-def restarted() -> bool:
-    """True when torchrun's elastic agent has started this process again after a failure."""
-    return _attempt() > 0
-
-
 def fails_first() -> bool:
     """Whether no other process of this run has failed yet. One that fails after another has nothing to add.
 
     The store through which they meet keeps the count, so this works before they have met and after some are gone.
     """
-    if launched() == 1 or "MASTER_ADDR" not in os.environ:
+    address = launch.store_address()
+    if address is None or not launch.one_of_many():
         return True
     try:
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*address, is_master=False, timeout=timedelta(seconds=5))
-        return int(store.add(f"carl/failed in attempt {_attempt()}", 1)) == 1
-    except (RuntimeError, ValueError, KeyError):  # there is no store, or it is gone: better said twice than never
+        return int(store.add(f"carl/failed in attempt {launch.attempt()}", 1)) == 1
+    except (RuntimeError, ValueError):  # there is no store, or it is gone: better said twice than never
         return True
 
 

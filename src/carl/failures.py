@@ -10,6 +10,7 @@ import click
 
 from carl.errors import UserError, printable
 from carl.lasting_output import LastingOutput
+from carl.launch import one_of_many
 from carl.option_words import as_setting
 
 MISTAKE = 2  # of the user, or of the machine: no memory, no room, no rights
@@ -47,7 +48,7 @@ def exit_code(run: Callable[[], object]) -> int:
         if _out_of_memory(error):
             _complain(f"not enough memory ({error}); lower --batch-size, --image-size or --prototypes")
             return MISTAKE
-        if _one_of_many() and _is_echo(error):
+        if one_of_many() and _is_echo(error):
             return 1
         raise
     return code if isinstance(code, int) else 0
@@ -62,7 +63,7 @@ def _words(error: UserError | click.ClickException) -> str:
 
 def _complain(message: str) -> None:
     """Print one line on standard error. With many processes only the first to fail does; the others follow from it."""
-    if not _one_of_many() or _fails_first():
+    if not one_of_many() or _fails_first():
         line = printable(" ".join(message.split()))  # no control codes reach the terminal
         print(f"carl: {line}", file=LastingOutput(sys.stderr), flush=True)
 
@@ -73,10 +74,6 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(words in said for words in NO_MEMORY)
     )
-
-
-def _one_of_many() -> bool:
-    return os.environ.get("WORLD_SIZE", "1") not in ("", "0", "1")
 
 
 def _fails_first() -> bool:

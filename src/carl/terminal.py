@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from carl.durations import in_words
 from carl.errors import printable
+from carl.launch import is_first
 
 Say = Callable[[str], None]  # shows a line
 Progress = Callable[[str, int, int], None]  # what is being done, how much is done, out of how much (0: unknown)
@@ -41,7 +42,7 @@ def show_progress(what: str, done: int, total: int) -> None:
 
     Among the processes that torchrun starts, only the first shows it.
     """
-    if _on_terminal() and _is_first():
+    if _on_terminal() and is_first():
         known = f" of {total}" if total else ""
         _write(f"\r{printable(what)}: {done}{known} " + ("\n" if done == total else ""))
 
@@ -74,7 +75,7 @@ class TimedProgress:
         self._seen.append((now, done))
         while len(self._seen) > 2 and now - self._seen[0][0] > self._WINDOW:
             self._seen.popleft()
-        if not _is_first():
+        if not is_first():
             return
         if _on_terminal():
             self._shown = done != total or not total
@@ -114,7 +115,7 @@ def show_line(text: str) -> None:
 
 def warn(text: str) -> None:
     """Write one line to standard error; among the processes that torchrun starts, only the first does."""
-    if _is_first():
+    if is_first():
         _write(f"carl: {printable(text)}\n")
 
 
@@ -128,10 +129,6 @@ def reserve_standard_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, which is this one
-
-
-def _is_first() -> bool:
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _on_terminal() -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from carl import launch
 from carl.data.dataset import UNLABELLED
 from carl.data.decoding.decode import Fitted
 from carl.data.decoding.parallel import Oversized, measure_all
@@ -97,7 +97,7 @@ def decoded_images(
 
     encoded = any(isinstance(split, EncodedSplit) for split in source.splits.values())
     # Starting processes pays off for many files, but not for arrays, which take longer to send than to scale.
-    sharers = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    sharers = launch.processes_here()
     count = max(0, source.count - start) if encoded else 0
     for image, (pixels, measured) in measure_all(images(), count, shape, sharers):
         split = ahead.popleft()

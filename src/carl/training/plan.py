@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from carl import distributed, files
+from carl import distributed, files, launch
 from carl.config import Config, Layer, OptimConfig, TrainConfig, differences, merge, resolve
 from carl.data.batches.base import TrainingBatches
 from carl.data.batches.build import settled, training_batches
@@ -187,7 +186,7 @@ def run_to_resume(request: PretrainRequest) -> RunDirectory | None:
         return RunDirectory.open(Path(resume))
     if resume == "auto" and out is None:
         raise UserError("--resume auto needs to know the run; add --out RUN")
-    goes_on = resume == "auto" or distributed.restarted()
+    goes_on = resume == "auto" or launch.attempt() > 0
     return RunDirectory.open(out) if goes_on and out is not None and RunDirectory(out).exists else None
 
 
@@ -197,7 +196,7 @@ def check_start(request: PretrainRequest) -> None:
         raise UserError("no DATA given; name a data set, a folder or a file, for example: carl pretrain shapes")
     if request.out is not None:
         RunDirectory.check_free(request.out)
-    elif int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")):
+    elif launch.may_restart():
         raise UserError("with --max-restarts a process that is started again must find its run; add --out RUN")
 
 
@@ -224,7 +223,7 @@ def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None,
     if config.data.mean is None and weights is not None:  # images of other channels than the weights'
         layer = without_normalisation(layer)
     config = completed(layer, DataFacts.of(config.data, dataset))
-    ranks = distributed.launched()  # known before the processes have met
+    ranks = launch.processes()  # known before the processes have met
     data = settled(config.data, config.train, dataset, ranks)
     return config.model_copy(update={"data": data}), dataset, weights, layer
 
@@ -301,7 +300,7 @@ def usual_length(values: Layer, facts: DataFacts) -> Layer:
     if "epochs" not in values.get("train", {}):
         found["epochs"] = usual_epochs(facts, pick_device(str(train["device"])).type)
     if isinstance(train["batch_size"], int) and isinstance(train["accumulate"], int):  # otherwise `resolve` says so
-        smallest = max(2 * distributed.launched(), train["accumulate"])
+        smallest = max(2 * launch.processes(), train["accumulate"])
         found["batch_size"] = usual_batch_size(train["batch_size"], facts.images, smallest)
     return {"train": found}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from carl import distributed
+from carl import distributed, launch
 
 
 class Interrupted(Exception):
@@ -40,7 +40,7 @@ class Signals:
         """
 
         def notice(signum: int, frame: FrameType | None) -> None:
-            if self._own is not None and distributed.launched() == 1:
+            if self._own is not None and launch.processes() == 1:
                 raise KeyboardInterrupt
             self._own = signum
 

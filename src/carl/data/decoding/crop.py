@@ -16,6 +16,7 @@ from typing import BinaryIO
 import numpy as np
 from PIL import Image
 
+from carl import launch
 from carl.data.decoding.decode import DecodeError, open_file, open_image, orientation, read_file, upright_rgb
 from carl.data.packing.pixel_statistics import available_cores
 from carl.errors import UserError
@@ -31,7 +32,7 @@ def pool() -> ThreadPoolExecutor:
 @cache
 def _pool(process: int) -> ThreadPoolExecutor:
     """One pool per process, since threads do not survive a fork; torchrun's processes share the cores."""
-    threads = max(1, available_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    threads = max(1, available_cores() // launch.processes_here())
     return ThreadPoolExecutor(threads, thread_name_prefix=f"crops-{process}")
 
 
