@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from carl.config import Config, Layer, MethodOptions
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
-from carl.methods.base import Method, Metrics, forward_views, robust_preset, spread
+from carl.methods.base import Method, Metrics, forward_views, robust_preset, spread, through
 from carl.models.encoders import build_encoder, feature_size
 
 
@@ -38,8 +38,7 @@ class ToyMethod(Method):
         return forward_views(self.embed, batch.views[:2], together=True)
 
     def embed(self, images: Tensor) -> Tensor:
-        outputs: Tensor = self.head(self.encoder(images))
-        return outputs
+        return through(images, self.encoder, self.head)
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         first, second = represented.float()

@@ -28,9 +28,10 @@ def test_a_missing_extra_comes_with_the_command_that_installs_it(monkeypatch: py
 
 
 def test_the_speed_of_a_step_is_measured(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "BATCH", 8)
-    assert doctor.measure_step(torch.device("cpu"), seconds=0.01) > 0
-    monkeypatch.setattr(doctor, "measure_step", lambda device, seconds: 1000.0)
+    monkeypatch.setattr(doctor, "BATCH_SIZE", 8)
+    monkeypatch.setattr(doctor, "SECONDS", 0.01)
+    assert doctor.measure_step(torch.device("cpu")) > 0
+    monkeypatch.setattr(doctor, "measure_step", lambda device: 1000.0)
     _, words = doctor.examine_speed()
     assert "1,000 images/s" in words
     assert "0.8 min" in words

@@ -8,17 +8,17 @@ from pydantic import Field
 from torch import Tensor
 
 from carl import distributed
-from carl.config import Config, Layer, MethodOptions, merge
+from carl.config import Config, Layer, MethodOptions
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import (
-    SHAPES_BUDGET,
     Method,
     Metrics,
     encoder_and_projection,
     forward_views,
-    robust_preset,
     spread,
+    through,
+    usual_presets,
 )
 from carl.precision import full_precision
 
@@ -83,16 +83,14 @@ class BarlowTwins(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        robust = robust_preset(facts, OWN)
-        return {"paper": PAPER, "robust": robust, "shapes": merge([robust, SHAPES_BUDGET])}
+        return usual_presets(facts, PAPER, OWN)
 
     def represent(self, batch: Batch) -> Tensor:
         """Embeddings of both views, each with batch statistics of its own: (2, B, D)."""
         return forward_views(self.embed, batch.views[:2], together=False)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head)
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         first, second = represented

@@ -81,6 +81,12 @@ def robust_preset(facts: DataFacts, own: Layer) -> Layer:
     return merge([SHARED, SHAPES_BUDGET if facts.name == "shapes" else {}, own])
 
 
+def usual_presets(facts: DataFacts, paper: Layer, own: Layer) -> dict[str, Layer]:
+    """`paper`, `robust` with the method's `own` values, and `shapes`: the same in the time for the built-in data."""
+    robust = robust_preset(facts, own)
+    return {"paper": paper, "robust": robust, "shapes": merge([robust, SHAPES_BUDGET])}
+
+
 class Method(nn.Module):
     """A way to learn an encoder. Calling it computes the loss; subclasses are final.
 
@@ -256,6 +262,18 @@ def encoder_and_projection(config: Config, facts: DataFacts, batch_norm: bool) -
     if model.head == "none":
         return encoder, NoProjection(features)
     return encoder, ProjectionHead(features, model.hidden_dim, model.output_dim, model.hidden_layers, batch_norm)
+
+
+def through(images: Tensor, *modules: nn.Module) -> Tensor:
+    """What the modules make of the images, one after the other."""
+    for module in modules:
+        images = module(images)
+    return images
+
+
+def learned_prototypes(head: nn.Module) -> Tensor:
+    """The prototypes (K, D) of a head whose `prototypes` are `Prototypes`, on the CPU and without a gradient."""
+    return head.get_parameter("prototypes.linear.weight").detach().cpu()
 
 
 def forward_views(module: Callable[[Tensor], Tensor], views: Sequence[Tensor], together: bool) -> Tensor:

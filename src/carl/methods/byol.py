@@ -22,6 +22,7 @@ from carl.methods.base import (
     forward_views,
     robust_preset,
     spread,
+    through,
     view_passes,
 )
 from carl.methods.losses import regression
@@ -93,12 +94,10 @@ class BYOL(Method):
         return torch.cat([predictions, targets])
 
     def _predict(self, images: Tensor) -> Tensor:
-        predictions: Tensor = self.head(self.encoder(images))
-        return predictions
+        return through(images, self.encoder, self.head)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         first, second, first_target, second_target = represented

@@ -28,7 +28,9 @@ from carl.methods.base import (
     assignment_figures,
     encoder_and_projection,
     forward_views,
+    learned_prototypes,
     robust_preset,
+    through,
     view_passes,
 )
 from carl.methods.health import Finding, PrototypeHealth, Remedies, examine
@@ -546,14 +548,13 @@ class CARL(Method):
         return loss, {"loss": loss, **figures, **assignment_figures(whole)}
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def log_assignments(self, images: Tensor) -> Tensor:
         return log_assignments(self.head(self.encoder(images)))
 
     def prototype_vectors(self) -> Tensor:
-        return self.head.get_parameter("prototypes.linear.weight").detach().cpu()
+        return learned_prototypes(self.head)
 
     def findings(self, health: PrototypeHealth | None, spread: float, epochs_done: int) -> list[Finding]:
         options = self.options

@@ -23,7 +23,9 @@ from carl.methods.base import (
     assignment_figures,
     encoder_and_projection,
     forward_views,
+    learned_prototypes,
     robust_preset,
+    through,
     view_passes,
 )
 from carl.methods.losses import assignment_consistency, log_assignments, uniform_prior
@@ -119,8 +121,7 @@ class CARP(Method):
         return torch.cat([energies, taught])
 
     def _energies(self, images: Tensor) -> Tensor:
-        energies: Tensor = self.head(self.encoder(images))
-        return energies
+        return through(images, self.encoder, self.head)
 
     def objective_input(self, embeddings: Tensor) -> Tensor:
         energies: Tensor = self.head.get_submodule("prototypes")(embeddings)
@@ -155,11 +156,10 @@ class CARP(Method):
         average_into(self.teacher.get_submodule("head"), self.head, momentum)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def log_assignments(self, images: Tensor) -> Tensor:
         return log_assignments(self._energies(images))
 
     def prototype_vectors(self) -> Tensor:
-        return self.head.get_parameter("prototypes.linear.weight").detach().cpu()
+        return learned_prototypes(self.head)

@@ -18,14 +18,14 @@ from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.methods.base import (
     FORWARD,
-    SHAPES_BUDGET,
     EmbedFn,
     Method,
     Metrics,
     encoder_and_projection,
     forward_views,
-    robust_preset,
     spread,
+    through,
+    usual_presets,
     view_passes,
 )
 from carl.methods.losses import log_assignments, unit
@@ -132,8 +132,7 @@ class DeepCluster(Method):
         """As many clusters as CARL's paper has prototypes for such data, three times; the authors' 3000 at most."""
         count = min(3000, max(2, min(paper_values(facts).prototypes, facts.images // 2)))
         method: Layer = {"method": {"clusters": (count,) * 3}}
-        robust = robust_preset(facts, merge([ROBUST, method]))
-        return {"paper": merge([PAPER, method]), "robust": robust, "shapes": merge([robust, SHAPES_BUDGET])}
+        return usual_presets(facts, merge([PAPER, method]), merge([ROBUST, method]))
 
     @classmethod
     def probed_prototypes(cls, config: Config) -> int:
@@ -153,8 +152,7 @@ class DeepCluster(Method):
         return unit(forward_views(self.embed, batch.views, together=True))  # (V, B, D)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         terms = []

@@ -21,6 +21,7 @@ from carl.methods.base import (
     contrast_figures,
     encoder_and_projection,
     robust_preset,
+    through,
     view_passes,
 )
 from carl.methods.losses import info_nce, unit
@@ -124,8 +125,7 @@ class MoCo(Method):
         return torch.stack([queries, self.keys(batch.views[1]).to(queries.dtype)])
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head)
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         queries, keys = represented

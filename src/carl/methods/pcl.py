@@ -24,6 +24,7 @@ from carl.methods.base import (
     contrast_figures,
     encoder_and_projection,
     robust_preset,
+    through,
     view_passes,
 )
 from carl.methods.losses import concentration, info_nce, log_assignments, proto_nce, unit
@@ -216,8 +217,7 @@ class PCL(Method):
         return torch.stack([queries, self.keys(batch.views[1]).to(queries.dtype)])
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         queries, keys = represented

@@ -31,8 +31,10 @@ from carl.methods.base import (
     assignment_figures,
     encoder_and_projection,
     forward_views,
+    learned_prototypes,
     robust_preset,
     spread,
+    through,
 )
 from carl.methods.losses import log_assignments, unit
 from carl.methods.neighbour_losses import scan_loss
@@ -137,8 +139,7 @@ class SCAN(Method):
         return forward_views(self.embed, batch.views[:2], together=False)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         points = self._centred()(represented.flatten(0, 1))
@@ -163,7 +164,7 @@ class SCAN(Method):
 
     def _fit_groups(self, points: Tensor) -> None:
         """Differs from the paper, whose groups begin at random: a short run would not get far from there."""
-        generator, weight = torch.Generator().manual_seed(self.seed), self.prototype_vectors()
+        generator = torch.Generator().manual_seed(self.seed)
         centres = kmeans(points, self.options.groups, self.seed, START_ITERATIONS).centroids
         prototypes = unit(centres.to(points.dtype)).requires_grad_()
         optimiser = torch.optim.Adam([prototypes], lr=START_RATE)
@@ -176,7 +177,7 @@ class SCAN(Method):
             optimiser.zero_grad()
             scan_loss(log_p[0], log_p[1], self.options.entropy).backward()
             optimiser.step()
-        weight.copy_(unit(prototypes.detach()))
+        self.head.get_parameter("prototypes.linear.weight").detach().copy_(unit(prototypes.detach()))
 
     def partners(self, epoch: int) -> np.ndarray | None:
         if self.neighbours.shape[1] == 1:
@@ -198,4 +199,4 @@ class SCAN(Method):
         return log_assignments(self.head(self.encoder(images)))
 
     def prototype_vectors(self) -> Tensor:
-        return self.head.get_parameter("prototypes.linear.weight").detach()
+        return learned_prototypes(self.head)

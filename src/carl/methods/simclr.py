@@ -20,6 +20,7 @@ from carl.methods.base import (
     encoder_and_projection,
     forward_views,
     robust_preset,
+    through,
 )
 from carl.methods.losses import nt_xent
 
@@ -80,8 +81,7 @@ class SimCLR(Method):
         return forward_views(self.embed, batch.views[:2], self.options.views_together)  # (2, B, D)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head)
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         first, second = represented

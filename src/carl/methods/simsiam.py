@@ -20,6 +20,7 @@ from carl.methods.base import (
     forward_views,
     robust_preset,
     spread,
+    through,
 )
 from carl.methods.losses import regression
 from carl.models.heads import ProjectionHead
@@ -67,8 +68,7 @@ class SimSiam(Method):
         return torch.cat([torch.stack([predictor(view) for view in embeddings]), embeddings.detach()])
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         first, second, first_target, second_target = represented

@@ -11,7 +11,7 @@ from carl.config import Config, Layer, MethodOptions, merge
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.errors import UserError
-from carl.methods.base import SHAPES_BUDGET, Method, Metrics, robust_preset, spread
+from carl.methods.base import SHAPES_BUDGET, Method, Metrics, robust_preset, spread, through
 from carl.methods.losses import log_assignments
 from carl.models.encoders import build_learning_encoder, feature_size
 
@@ -54,8 +54,7 @@ class Supervised(Method):
         return scores[None]  # (1, B, classes)
 
     def embed(self, images: Tensor) -> Tensor:
-        features: Tensor = self.encoder(images)
-        return features
+        return through(images, self.encoder)
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         assert batch.labels is not None

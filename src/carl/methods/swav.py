@@ -21,8 +21,10 @@ from carl.methods.base import (
     assignment_figures,
     encoder_and_projection,
     forward_views,
+    learned_prototypes,
     robust_preset,
     spread,
+    through,
 )
 from carl.methods.losses import cross_entropy_of_codes, log_assignments, sinkhorn, unit
 from carl.methods.moco import fitting_queue
@@ -112,8 +114,7 @@ class SwAV(Method):
         return unit(embeddings.unflatten(0, features.shape[:2]))  # (V, B, D)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head.get_submodule("projection")(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head.get_submodule("projection"))
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         scores = self.head.get_submodule("prototypes")(represented.flatten(0, 1)).unflatten(0, represented.shape[:2])
@@ -142,7 +143,7 @@ class SwAV(Method):
         return log_assignments(scores / self.options.temperature)
 
     def prototype_vectors(self) -> Tensor:
-        return self.head.get_parameter("prototypes.linear.weight").detach().cpu()
+        return learned_prototypes(self.head)
 
     def logged(self, progress: float) -> dict[str, float]:
         return {"queue_filled": float(self._queue(0).filled)} if self.queues else {}

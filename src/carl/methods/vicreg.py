@@ -10,17 +10,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from carl import distributed
-from carl.config import Config, Layer, MethodOptions, merge
+from carl.config import Config, Layer, MethodOptions
 from carl.data.batches.base import Batch
 from carl.data.facts import DataFacts
 from carl.methods.base import (
-    SHAPES_BUDGET,
     Method,
     Metrics,
     encoder_and_projection,
     forward_views,
-    robust_preset,
     spread,
+    through,
+    usual_presets,
 )
 from carl.methods.losses import unit
 from carl.precision import full_precision
@@ -120,16 +120,14 @@ class VICReg(Method):
 
     @classmethod
     def presets(cls, facts: DataFacts) -> dict[str, Layer]:
-        robust = robust_preset(facts, OWN)
-        return {"paper": PAPER, "robust": robust, "shapes": merge([robust, SHAPES_BUDGET])}
+        return usual_presets(facts, PAPER, OWN)
 
     def represent(self, batch: Batch) -> Tensor:
         """Embeddings of all views, (V, B, D); two have batch statistics of their own, as in VICReg, more share them."""
         return forward_views(self.embed, batch.views, together=len(batch.views) > 2)
 
     def embed(self, images: Tensor) -> Tensor:
-        embeddings: Tensor = self.head(self.encoder(images))
-        return embeddings
+        return through(images, self.encoder, self.head)
 
     def objective(self, represented: Tensor, batch: Batch, progress: float) -> tuple[Tensor, Metrics]:
         options = self.options
