@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from carl.config import DataConfig
 from carl.data.dataset import Dataset
 from carl.data.open import recognised_name
+from carl.records.known_data import KNOWN_DATA
 from carl.records.run_directory import DataRecord
 
 
@@ -30,6 +31,12 @@ class DataFacts:
             image_size=data.image_size or min(images.height, images.width),
             classes=len(dataset.class_names),
         )
+
+    @classmethod
+    def known(cls, name: str) -> DataFacts:
+        """The facts about a data set that is known by name, with all its images; it is not opened."""
+        data = KNOWN_DATA[name]
+        return cls(name, data.images, 3, data.side, data.classes)
 
     @classmethod
     def recorded(cls, record: DataRecord) -> DataFacts:

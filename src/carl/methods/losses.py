@@ -39,6 +39,11 @@ def assignment_consistency(log_p: Tensor, log_q: Tensor) -> Tensor:
     return -(log_p + log_q).logsumexp(dim=-1).reshape(len(log_p), -1).sum(dim=1).mean()
 
 
+def targets_in_words(targets: Targets) -> str:
+    """`averaged targets`"""
+    return f"{'averaged' if targets == 'average' else targets} targets"
+
+
 def consistency(log_p: Tensor, log_q: Tensor, targets: Targets) -> Tensor:
     """Eq. 4 in one of three readings of how the gradient flows.
 

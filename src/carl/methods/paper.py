@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from carl.data.facts import DataFacts
 from carl.methods.losses import Targets
@@ -45,7 +45,8 @@ def paper_values(facts: DataFacts) -> PaperValues:
         return PAPER_VALUES[facts.name]
     few = 10 * facts.classes if facts.classes else 100 if facts.images < 20_000 else 300
     clusters = 25 * facts.classes if facts.classes else 250
-    return PaperValues(max(few, 10), 4.0, 1.5, (clusters, 2 * clusters, 4 * clusters))
+    found = (clusters, 2 * clusters, 4 * clusters)
+    return replace(PAPER_VALUES["cifar10"], prototypes=max(few, 10), clusters=found)
 
 
 def has_the_papers_size(facts: DataFacts) -> bool:

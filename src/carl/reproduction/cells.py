@@ -16,6 +16,7 @@ from carl.evaluation.protocols import find_protocol
 from carl.evaluation.results import TRAINED, UNTRAINED
 from carl.methods import Method, find_method
 from carl.methods.base import value_in_words
+from carl.methods.losses import targets_in_words
 from carl.records.known_data import title_of
 from carl.reproduction.jobs import DONE, FAILED, Outcome, machine_in_words
 from carl.reproduction.recipes import (
@@ -200,7 +201,7 @@ WORDS: dict[str, Callable[[Any], str]] = {
     "epochs": lambda value: f"{value} epochs",
     "batch_size": lambda value: f"batch {value}",
     "prototypes": lambda value: f"K = {value}",
-    "targets": lambda value: {"average": "averaged"}.get(value, str(value)) + " targets",
+    "targets": targets_in_words,
     "judged_on": lambda value: f"judged on {title_of(value)}",
     "protocol": str,
 }

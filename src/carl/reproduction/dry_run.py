@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -33,10 +34,10 @@ def assumed_facts(job: Job) -> DataFacts:
     """What the job's data are in the paper, without opening them."""
     data = job.layer["data"]
     name = recognised_name(str(data["source"]))
-    known = KNOWN_DATA.get(name, KNOWN_DATA["shapes"])
+    facts = DataFacts.known(name if name in KNOWN_DATA else "shapes")
     labelled = job.trains and find_method(str(job.layer["method"]["name"])).needs_labels
-    images = known.labelled if labelled else known.images
-    return DataFacts(name, min(images, data.get("limit") or images), 3, known.side, known.classes)
+    images = KNOWN_DATA[facts.name].labelled if labelled else facts.images
+    return replace(facts, name=name, images=min(images, data.get("limit") or images))
 
 
 def resolved_config(job: Job) -> Config:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
-from carl.config import Layer, merge
+from carl.config import Layer, merge, resolve
+from carl.data.facts import DataFacts
 from carl.defaults import BATCH_SIZE, EPOCHS, RANDOM
 from carl.errors import UserError, suggestion
+from carl.evaluation.protocols import find_protocol
 from carl.evaluation.protocols.semi import FRACTIONS
+from carl.methods import find_method
 from carl.methods.paper import PAPER_TARGETS, PAPER_VALUES
 from carl.records.known_data import title_of
 from carl.reproduction.jobs import Job, Measure
@@ -52,9 +56,12 @@ STATED: dict[str, dict[str, object]] = {
 }
 
 
-def lambda_stated(start: float, end: float, epochs: int = 100) -> dict[str, object]:
+PRIOR_EPOCHS = 100  # over which lambda falls in section 4
+
+
+def lambda_stated(start: float, end: float) -> dict[str, object]:
     """lambda_e(end, start) of Eq. 8, where the paper says it: sections 4.1 and 4.2."""
-    return {"method.prior_start": start, "method.prior_end": end, "method.prior_epochs": epochs}
+    return {"method.prior_start": start, "method.prior_end": end, "method.prior_epochs": PRIOR_EPOCHS}
 
 
 @dataclass(frozen=True)
@@ -105,6 +112,18 @@ def protocol_in_words(protocol: str, epochs: int | None, fraction: float | None 
     return f"{protocol}{part}" + ("" if epochs is None else f", {epochs} epochs")
 
 
+def paper_protocol(protocol: str, fraction: float | None = None) -> str:
+    """The protocol as in the paper, which has the length that it has here."""
+    return protocol_in_words(protocol, find_protocol(protocol).epochs, fraction)
+
+
+@cache
+def paper_prototypes(data: str, method: str) -> int | None:
+    """K in the paper, of a method that learns prototypes."""
+    kind, source = find_method(method), {"data": {"source": data}}
+    return kind.prototype_count(resolve([source, kind.preset("paper", DataFacts.known(data))], kind.Options))
+
+
 def paper_setting(
     data: str,
     method: str,
@@ -112,17 +131,16 @@ def paper_setting(
     batch_size: int = BATCH_SIZE,
     prototypes: int | None = None,
     judged_on: str | None = None,
-    protocol: str = "linear, 100 epochs",  # He et al. 2020, which the paper follows
+    protocol: str = paper_protocol("linear"),
     also: Mapping[str, object] | None = None,  # stated of this number besides what is stated of the method
 ) -> Setting:
     """A setting as in sections 4 and 5 and appendix A of the paper."""
-    usual = PAPER_VALUES[data].prototypes if method in ("carl", "swav") else None
     return Setting(
         data=data,
         images=paper_images(data, method),
         epochs=epochs,
         batch_size=batch_size,
-        prototypes=prototypes or usual,
+        prototypes=prototypes or paper_prototypes(data, method),
         targets=PAPER_TARGETS if method == "carl" else None,
         judged_on=judged_on or data,
         protocol=protocol,
@@ -289,7 +307,7 @@ def transfer(scale: Scale) -> Experiment:
                 measure = Measure(scale.transfer)  # one data set stands for both
             left_out = data == "cifar100" and method not in scale.back
             jobs = () if left_out else build.add(data, method, variant, layer, epochs, [measure])
-            setting = paper_setting(data, method, judged_on=other, protocol="transfer, 50 epochs")
+            setting = paper_setting(data, method, judged_on=other, protocol=paper_protocol("transfer"))
             build.fill(row, column, jobs, measure.key, setting, (method, column))
         few = (0.2, 0.5) if scale.name == SMOKE_SIZE else FRACTIONS  # 1% of 128 images leaves classes without any
         labels = [Measure("semi", fraction=part, epochs=scale.train_epochs) for part in few]
@@ -297,7 +315,7 @@ def transfer(scale: Scale) -> Experiment:
         jobs = build.add(scale.unlabelled, method, variant, layer, epochs, labels)
         for measure, protocol, column in zip(
             labels,
-            ("semi 1%, 50 epochs", "semi 10%, 50 epochs", "finetune, 50 epochs"),
+            (*(paper_protocol("semi", fraction) for fraction in FRACTIONS), paper_protocol("finetune")),
             ("1% of labels", "10% of labels", "100% of labels"),
             strict=True,
         ):
@@ -312,14 +330,13 @@ def prior(scale: Scale) -> Experiment:
     build = Builder(scale)
     epochs = scale.epochs[200]
     kept = (50, 100, 150) if scale.on_the_way else ()
-    usual = PAPER_VALUES[scale.unlabelled]
     measures = list(scale.linear_measures())
     measures += [m for e in kept for m in scale.linear_measures(at_epoch=scale.epochs[e])]
     settings = ((3, 3), (2, 2), (1, 1), (1, 2), (0, 0))
     for joint, (a, b) in product(scale.readings, settings):
         values: Layer = {"method": {"prior_start": float(b), "prior_end": float(a)}}
         variant = f"lambda-{a}-{b}" + "-joint" * joint
-        if not joint and (usual.prior_end, usual.prior_start) == (a, b):
+        if not joint and lambda_of(scale.unlabelled) == (b, a):
             values, variant = {}, ""  # CARL's run of table 2
         layer = merge([PAPER_PRESET, values, JOINT if joint else {}])
         jobs = build.add(scale.unlabelled, "carl", variant, layer, epochs, measures)
@@ -333,16 +350,16 @@ def prior(scale: Scale) -> Experiment:
 
 
 def prototypes(scale: Scale) -> Experiment:
-    """Figure 3: number of prototypes; lambda from 4 to 1.5 over the first 100 of 150 epochs."""
+    """Figure 3: number of prototypes; lambda as in table 2, but falling over the first 100 of 150 epochs."""
     build = Builder(scale)
     counts = scale.grid("prototypes", (10, 100, 500, 1000, 2000, 3000, 5000, 10_000))
     rows = [("cifar10", False), *([("cifar100", False)] if scale.name != SMOKE_SIZE else [])]
     rows += [("cifar10", True)] if scale.joint else []
     for (data, joint), count in product(rows, counts):
-        layer = merge([_ablation(scale, count), JOINT if joint else {}])
+        layer = merge([_ablation(scale, data, count), JOINT if joint else {}])
         variant = f"k-{count}" + "-joint" * joint
         jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-        setting = paper_setting(data, "carl", 150, prototypes=count, also=lambda_stated(4.0, 1.5))
+        setting = paper_setting(data, "carl", 150, prototypes=count, also=lambda_stated(*lambda_of(data)))
         row, paper = title_of(data) + OF_JOINT * joint, (title_of(data), str(count))
         build.fill(row, f"K = {count}", jobs, scale.linear[0], setting, paper)
     return build.experiment("prototypes", "Number of prototypes", "Figure 3, section 4.2", TARGETS_NOTE, "Prototypes")
@@ -354,22 +371,28 @@ def batch_size(scale: Scale) -> Experiment:
     data = "cifar100"
     for size in scale.grid("batches", (64, 128, 256, 512, 1024)):
         for count in scale.grid("prototypes", (10, 100, 500, 1000, 3000, 5000, 10_000)):
-            layer, variant = _ablation(scale, count), f"k-{count}"
+            layer, variant = _ablation(scale, data, count), f"k-{count}"
             if size != 256:  # the reference of the rate's scaling: those are the runs of figure 3
                 layer = merge([layer, {"train": {"batch_size": size}, "optim": {"scale_lr": True}}])
                 variant = f"batch-{size}-k-{count}"
             jobs = build.add(data, "carl", variant, layer, scale.epochs[150], scale.linear_measures())
-            stated = {**lambda_stated(4.0, 1.5), "optim.scale_lr": size != 256}
+            stated = {**lambda_stated(*lambda_of(data)), "optim.scale_lr": size != 256}
             setting = paper_setting(data, "carl", 150, size, count, also=stated)
             place = (str(size), str(count))
             build.fill(f"batch {size}", f"K = {count}", jobs, scale.linear[0], setting, place)
     return build.experiment("batch-size", "Batch size and prototypes", "Table 1, section 4.3", TARGETS_NOTE)
 
 
-def _ablation(scale: Scale, count: int) -> Layer:
-    """Section 4: 150 epochs, lambda falling over 100 of them, from 4 to 1.5."""
-    fall = round(scale.epochs[150] * 100 / 150)
-    values = {"prototypes": count, "prior_start": 4.0, "prior_end": 1.5, "prior_epochs": max(1, fall)}
+def lambda_of(data: str) -> tuple[float, float]:
+    """b and a of Eq. 8: lambda at the start, and once it has fallen."""
+    return PAPER_VALUES[data].prior_start, PAPER_VALUES[data].prior_end
+
+
+def _ablation(scale: Scale, data: str, count: int) -> Layer:
+    """Section 4: 150 epochs, lambda falling over 100 of them."""
+    start, end = lambda_of(data)
+    fall = round(scale.epochs[150] * PRIOR_EPOCHS / 150)
+    values = {"prototypes": count, "prior_start": start, "prior_end": end, "prior_epochs": max(1, fall)}
     return merge([PAPER_PRESET, {"method": values}])
 
 

@@ -23,7 +23,6 @@ from carl.models.pretrained.pip_weights import PACKAGES as WEIGHTS_PACKAGES
 from carl.optim import build_optimizer
 from carl.records.environment import PACKAGES as RECORDED_PACKAGES
 from carl.records.environment import installed_version, processor
-from carl.records.known_data import KNOWN_DATA
 from carl.use.export.to_hub import PACKAGES as HUB_PACKAGES
 from carl.use.export.to_onnx import PACKAGES as ONNX_PACKAGES
 from carl.user_paths import cache_folder
@@ -43,8 +42,7 @@ EXTRAS = {  # extra: (the packages it brings, what they are for)
 }
 PACKAGES = (*RECORDED_PACKAGES, "pyarrow", "scikit-learn")
 SECONDS = 3.0  # of steps; long enough that the first, slow ones do not count
-CIFAR = KNOWN_DATA["cifar10"]
-FACTS = DataFacts("cifar10", CIFAR.images, 3, CIFAR.side, CIFAR.classes)  # the step that is timed is the paper's
+FACTS = DataFacts.known("cifar10")  # the step that is timed is the paper's
 TIMED_STEP = f"carl, resnet18, {FACTS.image_size} px, batch {BATCH_SIZE}"
 
 
