@@ -101,7 +101,7 @@ def measure(evaluation: Evaluation, encoder: nn.Module) -> Result:
         facts = evaluation.facts if record is None else DataFacts.recorded(record)
         untrained = load_untrained(target, facts, data.device)
         judged[UNTRAINED] = [_measure_one(evaluation, untrained, 0, trained=False)]
-        start = load_start(target, evaluation.facts, data.device)
+        start = None if target.run is None else load_start(target.run, target.config, evaluation.facts, data.device)
         if start is not None:
             judged[AT_START] = [_measure_one(evaluation, start, 0, trained=False)]
     accuracy = {which: summary(found) for which, found in judged.items()}

@@ -173,12 +173,11 @@ def load_untrained(target: Target, facts: DataFacts, device: torch.device) -> nn
     return load_encoder(Target(target.name, target.config, None, None, None), facts, device)
 
 
-def load_start(target: Target, facts: DataFacts, device: torch.device) -> nn.Module | None:
+def load_start(run: RunDirectory, config: Config, facts: DataFacts, device: torch.device) -> nn.Module | None:
     """The encoder that the run started from; None if it started from random weights."""
-    if target.run is None or not target.run.start_file.is_file():
+    if not run.start_file.is_file():
         return None
-    start = dataclasses.replace(target, weights=target.run.start_file, head=None)
-    return load_encoder(start, facts, device)
+    return load_encoder(Target(str(run.path), config, run, weights=run.start_file, head=None), facts, device)
 
 
 def load_method(target: Target, facts: DataFacts, device: torch.device) -> Method | None:

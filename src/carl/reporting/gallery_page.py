@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from carl.evaluation.results import RANDOM_WEIGHTS
+from carl.evaluation.results import AT_START, RANDOM_WEIGHTS, UNTRAINED
 from carl.records.gallery import Gallery
 from carl.records.given_names import GivenNames, fingerprint
 from carl.records.near_duplicates import ALMOST_SAME_COSINE, ALMOST_SAME_PIXELS
@@ -25,7 +25,7 @@ MOST_GROUPS = 3000  # in the page; of more the largest
 NAMES_BYTES = 8_000_000  # for all names in a page; if they take more, long ones are cut
 LONGEST_NAME = 60  # characters of names that are cut
 # What a run's neighbours are laid beside, the first that there is: by name in the gallery, and in words.
-BESIDE = {"start": "the encoder it started from", "random": RANDOM_WEIGHTS}
+BESIDE = {AT_START: "the encoder it started from", UNTRAINED: RANDOM_WEIGHTS}
 
 
 def listed_order(gallery: Gallery) -> np.ndarray:
@@ -135,7 +135,7 @@ def compared_data(gallery: Gallery, projection: str) -> dict[str, Any]:
         "nearest": _thousandths(gallery["similarities"][:, :1]).ravel().tolist(),
         "before": gallery[f"{beside}_neighbours"].ravel().tolist() if beside else None,
         "before_name": BESIDE[beside] if beside else "",
-        "before_is_random": beside == "random",
+        "before_is_random": beside == UNTRAINED,
         "same_label": _same_label(gallery),
     }
     if "group" in gallery:

@@ -16,19 +16,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from carl import files
-from carl.config import Config
 from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.data.decoding.parallel import measure_all
-from carl.data.facts import DataFacts
 from carl.data.listing import EncodedImage
 from carl.evaluation.features import extract_features, frozen, map_images
+from carl.evaluation.target import load_start
 from carl.methods import Method
 from carl.methods.build import random_encoder
-from carl.models.weights import read_weights_into
 from carl.quality import CHECKS, Value, measures
 from carl.records.gallery import GALLERY_FORMAT
 from carl.records.run_directory import RunDirectory
@@ -72,7 +70,7 @@ def write_gallery(run: RunDirectory, plan: Plan, method: Method, device: torch.d
     if split.names is not None:
         arrays["names"] = np.array([split.names[row] for row in rows], dtype=np.str_)
     arrays |= quality_flags(dataset, split, rows)
-    start = start_encoder(run, config, facts, device)
+    start = load_start(run, config, facts, device)
     if start is not None:
         before = extract_features(start, split, dataset.statistics, facts.image_size, device, rows=rows)
         arrays |= {"start_neighbours": nearest(before)[0].numpy(), "start_positions": plane(before).numpy()}
@@ -113,15 +111,6 @@ def quality_flags(dataset: Dataset, split: Split, rows: np.ndarray) -> dict[str,
     if photos is None and dataset.fitted:
         found = {name: flag for name, flag in found.items() if not CHECKS[name].measures.keys() <= {"width", "height"}}
     return flag_arrays(found, np.arange(len(rows)))
-
-
-def start_encoder(run: RunDirectory, config: Config, facts: DataFacts, device: torch.device) -> nn.Module | None:
-    """The encoder that the run started from; None if it started from random weights."""
-    if not run.start_file.is_file():
-        return None
-    encoder = random_encoder(config, facts, device)
-    read_weights_into(run.start_file, encoder)
-    return encoder
 
 
 def _assigner(method: Method, grouping: Grouping) -> Callable[[Tensor], Tensor]:
