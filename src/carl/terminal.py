@@ -1,4 +1,8 @@
-"""What any command may show on a terminal, and how work tells how far it has come."""
+"""What any command may show on a terminal, and how work tells how far it has come.
+
+Our own, because rich's progress bars say nothing in a log. Training, which shows more on a terminal, uses rich
+(`training/console.py`).
+"""
 
 from __future__ import annotations
 

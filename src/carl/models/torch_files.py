@@ -1,4 +1,8 @@
-"""Reads what torch.save wrote, from any source: runs nothing in it, and takes no more memory than the file is long."""
+"""Reads what torch.save wrote, from any source: runs nothing in it, and takes no more memory than the file is long.
+
+torch.load(weights_only=True) reads it in the end. The checks before that are our own, because it lets a short file fill
+the memory.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,8 @@
 Linear resampling along one axis is a sparse matrix. Every image of a batch has its own, and no shape depends on
 data: each line of the result is made from the few lines of the source that it needs.
 
+Our own, because torchvision cuts one box out of a whole batch, and kornia is several times slower (docs/speed.md).
+
 Shapes: B samples, C channels, H x W source, S side of the result, T taps.
 """
 

@@ -3,6 +3,8 @@
 A blur along one axis is a sparse matrix. Every image of a batch has its own, and no shape depends on data. The views
 are multiplied by the matrix, block by block along its diagonal.
 
+Our own, because torchvision takes one sigma for a whole batch, and kornia is several times slower (docs/speed.md).
+
 Shapes: B samples, C channels, S side of the view, T taps.
 """
 

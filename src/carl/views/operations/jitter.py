@@ -3,6 +3,8 @@
 Functions whose name ends in an underscore change their input. They are written as few passes over planes: on
 a CPU the passes over memory are the cost, and `where` on pixels is ten times dearer than an arithmetic pass.
 
+Our own, because torchvision changes a whole batch alike, and kornia is several times slower (docs/speed.md).
+
 Shapes: B samples, S side of the view; images are (B, 3, S, S) in [0, 1].
 """
 
