@@ -78,7 +78,7 @@ def test_what_is_finished_is_kept_and_shown_when_the_rest_is_cut_off(monkeypatch
     (experiment,) = find_experiments("claims", SMOKE)
     job = experiment.jobs[0]
 
-    def stopped(*_: object) -> None:
+    def stopped(*_: object, **named: object) -> None:
         files.write_json(jobs.outcome_file(tmp_path / "runs/smoke", job), invented(job, 43.21))
         raise KeyboardInterrupt
 

@@ -125,7 +125,7 @@ def run_reproduction(work: Reproduction, yes: bool, say: Say) -> int:
         say(f"{adopted} outcomes are taken from {work.results}; to measure them yourself, give another --out")
     expected = None if small else expected_cost(work, yes, say)
     try:
-        failed = run_jobs(work.jobs, work.runs, say, not small, work.data_root, expected)
+        failed = run_jobs(work.jobs, work.runs, say, own_process=not small, data_root=work.data_root, expected=expected)
         measure_assignment_cost(work, say)
     finally:  # after Ctrl-C too: what is finished is shown and kept
         written = write_results(work)

@@ -113,7 +113,7 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
     checkpoint = checkpoint_to_restore(plan, run)
     journal = Journal(run.metrics_file, plan.config, checkpoint.step if checkpoint else -1, write=process.main)
     try:
-        trainer = build_trainer(plan, method, batches, run, journal, process)
+        trainer = build_trainer(plan, method, batches, run=run, journal=journal, process=process)
         if checkpoint is not None:
             trainer.saver.restore(checkpoint)
             process.console.say(f"resuming {run.path} at step {checkpoint.step} of {trainer.learner.total_steps}")
@@ -131,7 +131,7 @@ def train(plan: Plan, method: Method, run: RunDirectory, process: Process) -> No
             process.console.say(remark)
         distributed.stop()  # only the main process has anything left to do
         if process.main:
-            finish(plan, method, run, journal, trainer.saver, process.device)
+            finish(plan, method, run, journal=journal, saver=trainer.saver, device=process.device)
     finally:
         journal.close()
     for line in last_words(plan.config, journal, run, trainer.saver.seconds):
@@ -155,6 +155,7 @@ def build_trainer(
     plan: Plan,
     method: Method,
     batches: TrainingBatches,
+    *,
     run: RunDirectory,
     journal: Journal,
     process: Process,
@@ -203,7 +204,9 @@ def extension_remark(config: Config, old_epochs: int, done: float) -> str:
     )
 
 
-def finish(plan: Plan, method: Method, run: RunDirectory, journal: Journal, saver: Saver, device: torch.device) -> None:
+def finish(
+    plan: Plan, method: Method, run: RunDirectory, *, journal: Journal, saver: Saver, device: torch.device
+) -> None:
     """Write what the report needs besides the weights, unless a run that was finished before has it already."""
     finished = has_finished(journal.records)
     if not finished:

@@ -63,7 +63,7 @@ def embed_images(request: EmbedRequest) -> Iterator[str]:
     source = open_images(request.images, request.split, encoder.data_root)
     progress = TimedProgress()
     try:
-        done = embed(encoder, source, request.output, request.force, progress, request.options)
+        done = embed(encoder, source, request.output, force=request.force, progress=progress, options=request.options)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_what_is_kept(request.output, source.count)) from None
     finally:
@@ -130,7 +130,7 @@ def embed(
     if main:
         _check_outputs(parts, force)  # first without the lock: where the answer is no, nothing is touched
     with parts.alone() if main else nullcontext():
-        return _embed_alone(encoder, source, parts, options, force, progress)
+        return _embed_alone(encoder, source, parts, options=options, force=force, progress=progress)
 
 
 def usual_batch(encoder: UsableEncoder) -> int:
@@ -139,13 +139,13 @@ def usual_batch(encoder: UsableEncoder) -> int:
 
 
 def _embed_alone(
-    encoder: UsableEncoder, source: ImageSource, parts: Parts, options: EmbedOptions, force: bool, progress: Progress
+    encoder: UsableEncoder, source: ImageSource, parts: Parts, *, options: EmbedOptions, force: bool, progress: Progress
 ) -> Embedded:
     main = distributed.is_main()
     if main:
         _check_outputs(parts, force)  # another process may have finished since
     done = int(distributed.agreed(str(parts.begin()) if main else ""))
-    made = _make_parts(encoder, source, parts, options, done, throttled(progress))
+    made = _make_parts(encoder, source, parts, options=options, done=done, progress=throttled(progress))
     made = int(distributed.sum_over_processes(torch.tensor([made], device=encoder.device)))
     bad, rows, found = parts.bad(), parts.rows(), parts.count()
     distributed.barrier()  # all have read what the main process removes in the end
@@ -172,7 +172,8 @@ def _join(parts: Parts, rows: int, said: About, options: EmbedOptions) -> None:
         WRITERS[parts.output.suffix.lower()](parts.output, parts.tables(), parts.schema(), rows, said)
         return
     shutil.rmtree(parts.joined, ignore_errors=True)  # half of them, from a call that was stopped here
-    write_folder(parts.joined, parts.tables(), parts.schema(), rows, said, options.rows_per_file or ROWS_PER_FILE)
+    size = options.rows_per_file or ROWS_PER_FILE
+    write_folder(parts.joined, parts.tables(), parts.schema(), rows=rows, about=said, rows_per_file=size)
     parts.give_folder_its_name()
 
 
@@ -260,7 +261,7 @@ def _key(encoder: UsableEncoder, source: ImageSource) -> str:
 
 
 def _make_parts(
-    encoder: UsableEncoder, source: ImageSource, parts: Parts, options: EmbedOptions, done: int, progress: Progress
+    encoder: UsableEncoder, source: ImageSource, parts: Parts, *, options: EmbedOptions, done: int, progress: Progress
 ) -> int:
     """Make this process's share of the parts from number `done` on; returns how many."""
     start, total = done * PART, source.count

@@ -137,7 +137,7 @@ def write_csv(output: Path, tables: Iterable[pa.Table], schema: pa.Schema, rows:
 
 
 def write_folder(
-    folder: Path, tables: Iterator[pa.Table], schema: pa.Schema, rows: int, about: About, rows_per_file: int
+    folder: Path, tables: Iterator[pa.Table], schema: pa.Schema, *, rows: int, about: About, rows_per_file: int
 ) -> None:
     """Parquet files in a folder, each with as many rows, except the last."""
     total, rest = -(-rows // rows_per_file), list[pa.Table]()

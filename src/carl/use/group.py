@@ -76,11 +76,11 @@ def group(
     )
     _check_values(request)
     index, seen = _embedded(open_encoder(request.encoder, backbone=backbone), request, silent)
-    found, proposal = find_groups(index, groups, seen, loss, seed)
+    found, proposal = find_groups(index, groups, views=seen, loss=loss, seed=seed)
     labels = labels_of(index)
     judged = None
     if labels is not None and labels.tell_classes:
-        judged = judge(index, found.groups, found.count, labels, seed)
+        judged = judge(index, found.groups, found.count, labels, seed=seed)
     return Groups(
         paths=index.names(),
         groups=found.groups,
@@ -101,7 +101,9 @@ def group_images(request: GroupRequest) -> Iterator[str]:
         return
     started = time.monotonic()
     progress = TimedProgress(unit="")
-    found, proposal = find_groups(index, request.groups, views, request.loss, request.seed, progress)
+    found, proposal = find_groups(
+        index, request.groups, views=views, loss=request.loss, seed=request.seed, progress=progress
+    )
     if request.names is not None:
         names = read_names(request.names, found.fingerprint)
         _check_numbers(names, found.count, request.names)
@@ -110,7 +112,7 @@ def group_images(request: GroupRequest) -> Iterator[str]:
     yield from _summary(found, names, time.monotonic() - started)
     labels = labels_of(index)
     if labels is not None and labels.tell_classes:
-        yield from judge(index, found.groups, found.count, labels, request.seed).lines()
+        yield from judge(index, found.groups, found.count, labels, seed=request.seed).lines()
     yield from _write(request, index, found, names, labels, encoder.data_root)
 
 
@@ -130,6 +132,7 @@ def _embedded(
 def find_groups(
     features: FeatureRows,
     groups: int | None,
+    *,
     views: Sequence[FeatureRows] = (),
     loss: GroupLoss = "carl",
     seed: int = 0,

@@ -56,7 +56,7 @@ def export_encoder(request: ExportRequest) -> Iterator[str]:
     """Write an encoder for another program; yields lines about it."""
     publish = find_publisher(request.format)  # an unknown format or address is refused before the model is loaded
     usable = open_encoder(request.encoder, backbone=request.backbone, device="cpu")
-    done = export(usable, request.format, request.output, request.normalise, request.force)
+    done = export(usable, request.format, request.output, normalise=request.normalise, force=request.force)
     yield f"written: {done.path}"
     yield f"checked: loaded again, features differ by at most {done.difference:.1e}"
     yield f"card: {done.card}"
@@ -97,7 +97,8 @@ def export(
     check_target(path, name, force)
     encoder = plain_encoder(usable)
     model = Normalised(encoder, usable.wanted).eval() if normalise else encoder
-    made = Export(model, usable.model, usable.wanted, path, Source(usable.origin, usable.licence), address)
+    source = Source(usable.origin, usable.licence)
+    made = Export(model, usable.model, usable.wanted, path, source=source, address=address)
     form.write(made)
     try:
         difference = _largest_difference(made, form, in_unit_range=normalise)
@@ -107,7 +108,8 @@ def export(
     usage, card = form.usage(made), form.card_file(path)
     features = int(model(made.example).shape[1])
     head = "" if form.card_head is None else form.card_head(made)
-    files.write_text(card, head + model_card(usable, name, usage, features, normalise, difference))
+    text = model_card(usable, name, usage, features=features, normalised=normalise, difference=difference)
+    files.write_text(card, head + text)
     return Exported(path, card, difference, usage)
 
 

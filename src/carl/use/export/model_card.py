@@ -26,11 +26,15 @@ LICENCES = {
 }
 
 
-def model_card(usable: UsableEncoder, form: str, usage: str, features: int, normalised: bool, difference: float) -> str:
+def model_card(
+    usable: UsableEncoder, form: str, usage: str, *, features: int, normalised: bool, difference: float
+) -> str:
     """The card in Markdown: of a run with its training and results, of other weights with where they are from."""
     made = f"exported as {form}"
     if usable.trained is not None:
-        return _card_of_run(usable.trained, made, usage, features, normalised, difference)
+        return _card_of_run(
+            usable.trained, made, usage, features=features, normalised=normalised, difference=difference
+        )
     lines = [
         f"# {usable.model.backbone} from {_as_text(usable.origin)}",
         "",
@@ -56,7 +60,7 @@ def _use(usage: str) -> list[str]:
 
 
 def _card_of_run(
-    trained: TrainedModel, made: str, usage: str, features: int, normalised: bool, difference: float
+    trained: TrainedModel, made: str, usage: str, *, features: int, normalised: bool, difference: float
 ) -> str:
     config, data, init = trained.config, trained.data, _init(trained)
     supervised = trained.method.needs_labels
