@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
+from torch import Tensor
 
 from carl import precision
 from carl.errors import UserError
@@ -64,19 +67,33 @@ def test_instruction_sets_are_read_from_the_flags_of_the_processor(
     assert instruction_sets() == found
 
 
-def test_full_precision_in_another_thread_leaves_the_weights_that_a_step_has_cached(monkeypatch: pytest.MonkeyPatch):
-    emptied = []
-    monkeypatch.setattr(torch, "clear_autocast_cache", lambda: emptied.append(threading.current_thread().name))
-
-    def make_views() -> None:
-        with full_precision("cpu"):
-            pass
-
+def gradient_of_a_weight_used_twice(between: Callable[[], None]) -> Tensor:
+    """In bfloat16, with something done between the two uses."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 64, generator=generator).requires_grad_()
+    first, second = torch.randn(2, 64, 64, generator=generator)
     with computing_in("bf16", "cpu"):
-        beside = threading.Thread(target=make_views)
-        beside.start()
-        beside.join()
-        with full_precision("cpu"):
-            assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
-        assert emptied == []
-    assert emptied == [threading.current_thread().name]
+        one = first @ weight
+        between()
+        two = second @ weight
+    (one.float().square().sum() + two.float().square().sum()).backward()
+    assert weight.grad is not None
+    return weight.grad
+
+
+def test_full_precision_in_another_thread_changes_no_bit_of_a_step():
+    def beside(context: Callable[[], AbstractContextManager[object]]) -> None:
+        def multiply() -> None:
+            with context():
+                assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == torch.float32
+
+        thread = threading.Thread(target=multiply)
+        thread.start()
+        thread.join()
+
+    undisturbed = gradient_of_a_weight_used_twice(lambda: None)
+    found = gradient_of_a_weight_used_twice(lambda: beside(lambda: full_precision("cpu")))
+    assert torch.equal(found, undisturbed)
+    # What it spares: torch's own context has the weight rounded twice, and the two gradients summed in float32.
+    found = gradient_of_a_weight_used_twice(lambda: beside(lambda: torch.autocast("cpu", enabled=False)))
+    assert not torch.equal(found, undisturbed)

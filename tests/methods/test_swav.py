@@ -13,7 +13,7 @@ from carl.methods.losses import sinkhorn
 from carl.methods.swav import SwAV, SwavOptions
 from carl.models.momentum import Queue
 from carl.optim import build_optimizer
-from tests.methods.examples import PROGRESS, make, make_batch, settings
+from tests.methods.examples import FACTS, PROGRESS, make, make_batch, settings
 
 BEFORE, LATER = 0.5 / 8, 1.5 / 8  # in the first and in the second of eight epochs
 
@@ -57,11 +57,17 @@ def test_prototypes_do_not_move_in_the_first_epoch_and_then_do():
 
 @pytest.mark.parametrize("epochs", [49, 98, 103, 107])  # for these 1 / epochs * epochs is below 1
 def test_rounding_does_not_keep_prototypes_or_queue_waiting_a_step_longer(epochs: int):
-    method = made(frozen_epochs=1.0, queue_epoch=1)
-    method.epochs = epochs
-    method(make_batch("swav"), 1 / epochs)[0].backward()
-    method.after_backward(1 / epochs)
-    assert method.head.get_parameter("prototypes.linear.weight").grad is not None
+    config = settings("swav", frozen_epochs=1.0, queue_epoch=1)
+    longer = config.model_copy(update={"train": config.train.model_copy(update={"epochs": epochs})})
+    torch.manual_seed(0)
+    method, batch = SwAV(longer, FACTS), make_batch("swav")
+    fill(method, 20)
+    with torch.no_grad():
+        without, found = (method.eval()(batch, progress)[0] for progress in (0.5 / epochs, 1 / epochs))
+    assert abs(float(found - without)) > 1e-4  # the queue is in it
+    start = weight(method)
+    step(method.train(), 1 / epochs)
+    assert not torch.allclose(weight(method), start, atol=1e-4)
 
 
 def queue_of(method: SwAV, large: int) -> Queue:

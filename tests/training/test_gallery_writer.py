@@ -13,14 +13,14 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 
-from carl.training import gallery
+from carl.training import gallery_writer
 from carl.use.gallery_arrays import usual_clusters
 from tests.conftest import SMALL, Run
 
 
 def test_neighbours_are_the_most_similar_others():
     features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
-    places, cosines = gallery.nearest(features, count=2)
+    places, cosines = gallery_writer.nearest(features, count=2)
     assert places.tolist() == [[1, 3], [0, 3], [3, 1], [2, 1]]
     expected = F.cosine_similarity(features[0], features[1], dim=0)
     assert cosines[0, 0].item() == pytest.approx(expected.item())
@@ -28,7 +28,7 @@ def test_neighbours_are_the_most_similar_others():
 
 def test_groups_name_the_choice_the_surest_images_and_the_nearest_group():
     scores = torch.tensor([[0.7, 0.2, 0.1], [0.3, 0.6, 0.1], [0.8, 0.1, 0.1]])
-    grouping = gallery.Grouping(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))
+    grouping = gallery_writer.Grouping(torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))
     assert grouping.add(scores).tolist() == pytest.approx([0.7, 0.6, 0.8])
     found = grouping.arrays()
     assert found["group"].tolist() == [0, 1, 0]
@@ -42,7 +42,7 @@ def test_groups_name_the_choice_the_surest_images_and_the_nearest_group():
 def test_groups_are_the_same_from_all_images_at_once_and_from_parts():
     generator = torch.Generator().manual_seed(0)
     scores, vectors = torch.rand(50, 7, generator=generator), torch.randn(7, 4, generator=generator)
-    whole, parts = gallery.Grouping(vectors), gallery.Grouping(vectors)
+    whole, parts = gallery_writer.Grouping(vectors), gallery_writer.Grouping(vectors)
     whole.add(scores)
     for part in scores.split(6):
         parts.add(part)
@@ -67,31 +67,31 @@ def test_the_main_process_of_many_clusters_by_itself(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("carl.distributed.dist.get_world_size", lambda: 2)
     monkeypatch.setattr("carl.distributed.dist.get_rank", lambda: 0)
     features = torch.eye(8).repeat(5, 1)
-    assert len(gallery.clusters(features, classes=0, images=400)["group_mean"]) == 14
+    assert len(gallery_writer.clusters(features, classes=0, images=400)["group_mean"]) == 14
 
 
 def test_methods_without_prototypes_get_clusters_that_follow_the_features():
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(200) % 4
     features = 5 * torch.eye(16)[labels] + 0.1 * torch.randn(200, 16, generator=generator)
-    found = gallery.clusters(features, classes=4, images=200)
+    found = gallery_writer.clusters(features, classes=4, images=200)
     assert len(found["group_mean"]) == 40
     for number in range(40):
         assert len(set(labels[found["group"] == number].tolist())) <= 1
-    assert len(gallery.clusters(features[:6], classes=0, images=600)["group_mean"]) == 3
+    assert len(gallery_writer.clusters(features[:6], classes=0, images=600)["group_mean"]) == 3
 
 
 def test_photos_without_labels_get_as_many_groups_from_a_run_as_from_an_encoder():
     features = torch.randn(60, 8, generator=torch.Generator().manual_seed(0))
-    assert len(gallery.clusters(features, classes=0, images=60)["group_mean"]) == usual_clusters(60) == 5
-    assert len(gallery.clusters(features[:4], classes=0, images=4)["group_mean"]) == 2
+    assert len(gallery_writer.clusters(features, classes=0, images=60)["group_mean"]) == usual_clusters(60) == 5
+    assert len(gallery_writer.clusters(features[:4], classes=0, images=4)["group_mean"]) == 2
 
 
 def test_thumbnails_of_few_images_may_be_larger():
     large = np.zeros((3, 200, 100, 3), np.uint8)
-    assert gallery.thumbnails(large, 10_000).shape == (3, 48, 24, 3)
-    assert gallery.thumbnails(large, 100).shape == (3, 96, 48, 3)
-    assert gallery.thumbnails(np.zeros((2, 8, 8, 1), np.uint8), 2).shape == (2, 8, 8, 3)
+    assert gallery_writer.thumbnails(large, 10_000).shape == (3, 48, 24, 3)
+    assert gallery_writer.thumbnails(large, 100).shape == (3, 96, 48, 3)
+    assert gallery_writer.thumbnails(np.zeros((2, 8, 8, 1), np.uint8), 2).shape == (2, 8, 8, 3)
 
 
 @pytest.mark.parametrize(("method", "grouping"), [("carl", "prototypes"), ("simclr", "k-means")])

@@ -90,9 +90,9 @@ def test_the_steps_that_are_timed_leave_no_trace_in_the_weights(
 
     monkeypatch.setattr("carl.training.run.measured_pace", timed)
     assert carl("pretrain", small_data, *OPEN, "--out", "open").returncode == 0
+    assert measured, "no steps were timed, so the weights prove nothing"
+    assert all(pace.epoch > 0 for pace in measured)
     assert carl("pretrain", small_data, *OPEN, "--epochs", "2", "--out", "given").returncode == 0
-    assert len(measured) == 1
-    assert measured[0].epoch > 0
     assert_same_weights(tmp_path / "open", tmp_path / "given")
     assert (tmp_path / "open" / "config.toml").read_text() == (tmp_path / "given" / "config.toml").read_text()
 

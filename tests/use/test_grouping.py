@@ -14,7 +14,7 @@ from carl.errors import UserError
 from carl.evaluation.clusters import most_matched
 from carl.methods.carl import CARLLoss
 from carl.nearest import nearest_neighbours, neighbour_count
-from carl.use.grouping import heads as heads_module
+from carl.use.grouping import group_heads
 from carl.use.grouping import points as points_module
 from carl.use.grouping.assignment import assign
 from carl.use.grouping.group_heads import HeadOptions, check_groups, train_heads
@@ -133,8 +133,8 @@ def test_without_neighbours_and_views_the_loss_is_carls_of_two_identical_views()
     weights = torch.randn(points.shape[1], 3, generator=torch.Generator().manual_seed(0))
     rows = torch.arange(len(points))
     none = torch.empty(len(points), 0, dtype=torch.int64)
-    positives = heads_module.positives(points, none, (), rows, torch.Generator())
-    loss = heads_module.TRAINING["carl"](options, 3)(torch.stack([points, positives]), weights)
+    positives = group_heads.positives(points, none, (), rows, torch.Generator())
+    loss = group_heads.TRAINING["carl"](options, 3)(torch.stack([points, positives]), weights)
     logits = points @ torch.nn.functional.normalize(weights, dim=0) / options.temperature
     assert loss.item() == pytest.approx(CARLLoss(targets="joint")(logits, logits, options.prior).item(), abs=1e-6)
 
@@ -144,7 +144,7 @@ def test_positives_are_neighbours_and_views():
     near, view = nearest_neighbours(points, 2), -points
     rows = torch.arange(len(points))
     generator = torch.Generator().manual_seed(0)
-    seen = [heads_module.positives(points, near, [view], rows, generator) for _ in range(30)]
+    seen = [group_heads.positives(points, near, [view], rows, generator) for _ in range(30)]
     allowed = torch.stack([points[near[:, 0]], points[near[:, 1]], view])  # (3, N, d)
     which = torch.stack([(one == allowed).all(dim=-1).float().argmax(0) for one in seen])
     assert all((one == allowed).all(dim=-1).any(dim=0).all() for one in seen)
@@ -238,5 +238,5 @@ def test_agreement_of_neighbours_is_near_zero_for_random_groups_and_high_for_tru
 def test_neighbour_information_is_ln_k_for_sure_even_groups():
     points = torch.eye(4).repeat_interleave(5, dim=0)
     near = nearest_neighbours(points, 3)
-    found = heads_module.neighbour_information(points, near, torch.eye(4), temperature=0.01)
+    found = group_heads.neighbour_information(points, near, torch.eye(4), temperature=0.01)
     assert found.item() == pytest.approx(math.log(4), abs=1e-4)
