@@ -184,6 +184,13 @@ def test_a_small_lead_is_no_clear_difference_and_a_large_one_is_said():
     assert conclusions(line("carl", right(700)), line("simclr", right(600))).startswith("carl 70.0% is ahead of simclr")
 
 
+def test_a_lead_where_no_gain_over_random_weights_is_clear_names_no_winner():
+    lines = line("carl", right(190, 300)), line("simclr", right(215, 300))  # random weights: right(200)
+    assert (
+        conclusions(*lines) == "No winner: neither simclr 21.5% nor carl 19.0% is clearly better than random weights."
+    )
+
+
 def test_a_partly_collapsed_training_is_not_crowned_even_with_one_seed_of_three():
     outcomes = [outcome("pcl", right(900)), outcome("pcl", right(900), "partly collapsed"), outcome("pcl", right(900))]
     text = conclusions(method_line("pcl", outcomes, 3, ""), line("carl", right(700)), line("byol", right(500)))
