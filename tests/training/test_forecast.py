@@ -10,8 +10,8 @@ import torch
 
 from carl.config import resolve
 from carl.methods.carl import CarlOptions
-from carl.training.console import Console
-from carl.training.forecast import Forecast, Length
+from carl.training.console import Console, roughly
+from carl.training.forecast import THE_REST, WILL_TAKE, Forecast, Length, whole_run_foretold
 from carl.training.journal import Journal
 from carl.training.learner import Learner
 from carl.training.progress import Progress
@@ -87,3 +87,11 @@ def test_a_shorter_run_is_a_fifth_or_less(epochs: int, shorter: int | None):
     assert (None if found is None else found[0]) == shorter
     if found is not None:
         assert found[1] == pytest.approx(found[0] * 3 * 2.0)
+
+
+def test_the_line_that_says_how_long_a_run_takes_can_be_read_again():
+    for seconds in (5.0, 59.0, 95.0, 599.0, 3600.0, 5_040.0):
+        line = f"8 epochs {WILL_TAKE} {roughly(seconds)} (64 images/s); --epochs 5 would take 12s"
+        assert whole_run_foretold(line) == pytest.approx(seconds, abs=30)
+    assert whole_run_foretold(f"{THE_REST} {WILL_TAKE} 1m40s (64 images/s)") is None
+    assert whole_run_foretold("epoch 1/2  loss 1.2  45s left") is None

@@ -9,7 +9,7 @@ import torch
 from carl import distributed
 from carl.methods.base import Metrics
 from carl.training.console import Console, Moment, roughly
-from carl.training.forecast import Forecast, Length
+from carl.training.forecast import THE_REST, WILL_TAKE, Forecast, Length
 from carl.training.journal import Journal
 from carl.training.learner import Learner
 
@@ -68,10 +68,10 @@ class Progress:
             return
         self._said_time = True
         train, resumed = learner.config.train, learner.steps_done > forecast.steps
-        what = "the rest" if resumed else train.length_in_words
+        what = THE_REST if resumed else train.length_in_words
         seconds = left if resumed else left + forecast.seconds
         speed = f"{train.batch_size / max(pace, 1e-9):.3g} images/s"
-        text = f"{what} will take about {roughly(seconds)} ({speed})"
+        text = f"{what} {WILL_TAKE} {roughly(seconds)} ({speed})"
         shorter = None if resumed or seconds < LONG_RUN else forecast.of_shorter_run()
         if shorter is not None:
             text += f"; --epochs {shorter[0]} would take {roughly(shorter[1])}"
