@@ -73,10 +73,13 @@ dist: $(VENV)/.installed-dev
 	$(BIN)/python -m build
 	@echo "pip install dist/*.whl installs it anywhere; a tag such as v0.2.0 publishes it (.github/workflows/publish.yml)."
 
-# Over an hour of kills and damaged files; the figures go to results/reliability.md. atheris is not for every system.
+# Kills, hostile circumstances and damaged files for so many minutes; the figures go to results/reliability.md. atheris is
+# not for every system. Another seed makes other attacks.
+MINUTES ?= 20
+SEED ?= 0
 soak: $(VENV)/.installed-dev
 	-$(BIN)/python -m pip install --quiet 'atheris>=3.0'
-	$(BIN)/python -m tests.reliability.soak
+	$(BIN)/python -m tests.reliability.soak --minutes $(MINUTES) --seed $(SEED)
 
 # The oldest versions that pyproject.toml allows, in an environment of their own (gigabytes: torch again).
 test-oldest:

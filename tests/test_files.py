@@ -168,6 +168,14 @@ def test_a_device_stays_a_device(tmp_path: Path):
         assert stat.S_ISCHR((tmp_path / "null").stat().st_mode)
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+def test_an_error_of_a_device_names_it(tmp_path: Path):
+    (tmp_path / "link").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_text(tmp_path / "link", "new" * 100_000)
+    assert caught.value.filename == str(tmp_path / "link")
+
+
 def test_the_longest_names_that_a_disk_allows_can_be_written(tmp_path: Path):
     for name in ("a" * 255, "\u00fc" * 127):
         write_text(tmp_path / name, "text")

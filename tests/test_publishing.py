@@ -82,6 +82,14 @@ def test_the_container_file_takes_torch_from_the_usual_index_unless_told(index: 
     assert done.stdout.split(maxsplit=1) == [str(5 if index else 3), f"{asked}\n"]
 
 
+def test_hooks_before_a_commit_run_what_make_check_runs():
+    hooks = (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    check = (ROOT / "Makefile").read_text(encoding="utf-8").partition("\ncheck:")[2].partition("\n\n")[0]
+    entries = re.findall(r"entry: \.venv/bin/(.+)", hooks)
+    assert len(entries) == hooks.count("- id:")
+    assert sorted(entry.split()[0] for entry in entries) == sorted(re.findall(r"\$\(BIN\)/(\w+)", check))
+
+
 def test_the_version_is_the_same_wherever_it_is_written():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
     assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")

@@ -35,12 +35,16 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
     replaced: it gets the content once that is complete. If the system refuses (the disk is full, the folder is
     read-only), the OSError names `path`.
     """
-    if path.exists() and not path.is_file() and not path.is_dir():
+    if is_special(path):
         with tempfile.TemporaryFile() as file:
             yield file
             file.seek(0)
-            with path.open("wb") as device:
-                shutil.copyfileobj(file, device)
+            try:
+                with path.open("wb") as device:
+                    shutil.copyfileobj(file, device)
+            except OSError as error:
+                error.filename = str(path)
+                raise
         return
     name = None
     try:
@@ -60,6 +64,11 @@ def atomic_writer(path: Path) -> Iterator[IO[bytes]]:
         if isinstance(error, OSError) and (error.filename is None or str(error.filename).endswith(PARTIAL)):
             error.filename, error.filename2 = str(path), None
         raise
+
+
+def is_special(path: Path) -> bool:
+    """Whether a pipe, a device or a socket is there, or at the end of links from there."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def end_of_links(path: Path) -> Path:

@@ -30,7 +30,12 @@ FEW_STEPS: dict[str, dict[str, Any]] = {
     "log": {"report": False},
 }
 FACTS = DataFacts("small", 96, 3, 16, 10)
-EVERY = [(name, preset) for name, method in METHODS.items() for preset in method.presets(FACTS)]
+SLOW = {("carp", "paper")}  # 65,536 prototypes
+EVERY = [
+    pytest.param(name, preset, marks=pytest.mark.slow if (name, preset) in SLOW else [])
+    for name, method in METHODS.items()
+    for preset in method.presets(FACTS)
+]
 
 
 def run(source: Path, name: str, out: Path, **sections: dict[str, Any]) -> list[dict[str, Any]]:

@@ -88,6 +88,7 @@ def test_a_run_can_be_reported_again_into_its_own_directory(carl: Run, run: Path
 @pytest.mark.parametrize("command", COMMANDS, indirect=True)
 def test_pipes_and_devices_are_written_to_and_links_followed(carl: Run, tmp_path: Path, command: list[str]):
     os.mkfifo(tmp_path / "pipe")
+    there = set(tmp_path.iterdir()) | {tmp_path / "read"}
     # Into a file: a pipe that no one empties would stop the reader, and with it the command.
     with (
         open(tmp_path / "read", "wb") as read,
@@ -104,6 +105,7 @@ def test_pipes_and_devices_are_written_to_and_links_followed(carl: Run, tmp_path
     (tmp_path / "null").symlink_to(os.devnull)
     assert carl(*command, "null").returncode == 0
     assert (tmp_path / "null").is_symlink()
+    assert set(tmp_path.iterdir()) == there | {tmp_path / "null"}  # and nothing appears beside them
     (tmp_path / "link").symlink_to("real")
     assert carl(*command, "link").returncode == 0
     assert (tmp_path / "link").is_symlink()

@@ -31,6 +31,7 @@ from carl.data.sources.shapes import SHAPES
 from carl.data.sources.shards import SHARDS, Shards, has_tar_files, list_sample, names_shards
 from carl.defaults import Labels
 from carl.errors import UserError, suggestion
+from carl.files import is_special
 from carl.framing import Interpolation
 from carl.terminal import Progress, silent, throttled
 from carl.user_paths import cache_folder, expanded
@@ -209,6 +210,10 @@ def _with_stream(name: str, shards: Shards, asked: PackingRequest) -> Dataset:
 
 def _unknown(source: str) -> UserError:
     if source and Path(_located(source)).exists():
+        if is_special(Path(_located(source))):
+            return UserError(
+                f"{source} is a pipe or a device and cannot be read as images; give a regular file or a folder"
+            )
         kinds = [kind for kind, entry in SOURCES.items() if not entry.known_by_name]
         return UserError(
             f"{source} is a file of an unknown kind; give one of {', '.join(kinds)}, or one of the names "

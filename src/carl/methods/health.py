@@ -74,8 +74,10 @@ def count_duplicates(prototypes: Tensor, cosine: float = TWIN) -> int:
     total = 0
     for start in range(0, len(unit), 1024):
         rows = unit[start : start + 1024]
-        earlier = (rows @ unit.T).tril(diagonal=start - 1)
-        total += int((earlier > cosine).any(1).sum())
+        nearest = (rows @ rows.T).tril(diagonal=-1).amax(1)
+        if start:
+            nearest = torch.maximum(nearest, (rows @ unit[:start].T).amax(1))
+        total += int((nearest > cosine).sum())
     return total
 
 

@@ -73,7 +73,8 @@ def curate_images(request: CurateRequest) -> Iterator[str]:
     is_table = request.output.suffix.lower() == ".csv"
     files.check_replaceable(request.output, request.force, TABLE_HEADER.encode() if is_table else None)
     sheet = sheet_of(request.output)
-    files.check_replaceable(sheet, request.force, MARK.encode())
+    if sheet is not None:
+        files.check_replaceable(sheet, request.force, MARK.encode())
     if request.links is not None:
         check_new_folder(request.links)
     encoder = load_for_all_processes(request.encoder, request.backbone)
@@ -93,6 +94,8 @@ def curate_images(request: CurateRequest) -> Iterator[str]:
         yield f"links: {count} in {request.links}"
     write_list(index, chosen, request.output)
     yield f"list: {request.output}"
+    if sheet is None:
+        return
     try:
         write_sheet(index, chosen, Path(request.images).name, sheet, encoder.data_root)
         yield f"pictures: {sheet}"
@@ -100,8 +103,10 @@ def curate_images(request: CurateRequest) -> Iterator[str]:
         yield f"no pictures: {error}"
 
 
-def sheet_of(output: Path) -> Path:
-    """The page beside a list."""
+def sheet_of(output: Path) -> Path | None:
+    """The page beside a list; none beside a pipe or a device, where nobody looks for it."""
+    if files.is_special(output):
+        return None
     sheet = output.with_suffix(".html")
     return sheet if sheet != output else output.with_name(f"{output.stem}-pictures.html")
 
