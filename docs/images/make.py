@@ -1,7 +1,7 @@
-"""Screenshots of reports, by headless Chromium: python -m docs.images.make RUN|PAGE [RUN ...] [--into FOLDER]
+"""Screenshots of reports, by headless Chromium: python -m docs.images.make [RUN|PAGE] [--comparison PAGE]
 
-PAGE is a report that was written already, for example by `carl report ENCODER IMAGES`. Of the first come the
-parts of the page, the map with a selection; of several runs also their comparison.
+RUN|PAGE gives the parts of a report, the map with a selection. PAGE is one that was written already, for example by
+`carl report ENCODER IMAGES`. --comparison gives the first screen of the comparison.html that `carl compare` writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from PIL import Image
 from tests.browser import Browser, Page, browser, find_browser
 
-from carl.reporting.pages import write_comparison, write_report
+from carl.reporting.pages import write_report
 
 # Parts of a page, and the height at which a long one is cut. What follows a dot is no part of the page's name.
 PARTS = {
@@ -33,7 +33,8 @@ WIDTH, HEIGHT, SHARP = 1200, 900, 1.5
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN|PAGE")
+    parser.add_argument("run", nargs="?", type=Path, metavar="RUN|PAGE")
+    parser.add_argument("--comparison", type=Path, metavar="PAGE")
     parser.add_argument("--map", default="auto", choices=["auto", "pca", "tsne", "umap"])
     parser.add_argument("--only", nargs="+", default=[*PARTS, "group", "dark", "phone"], metavar="PART")
     parser.add_argument(
@@ -46,12 +47,13 @@ def main() -> None:
         sys.exit("no Chromium here; install one (Debian: chromium) or set CARL_BROWSER")
     options.into.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, browser(executable) as running:
-        first = options.runs[0]
-        page = first if first.is_file() else write_report(first, Path(folder) / "run.html", options.map)
-        made = list(photograph_page(running, page, options.into, options.only, options.lasso))
-        if len(options.runs) > 1:
-            file = write_comparison(options.runs, Path(folder) / "comparison.html", options.map)
-            made += photograph_comparison(running, file, options.into)
+        made: list[Path] = []
+        if options.run is not None:
+            run: Path = options.run
+            page = run if run.is_file() else write_report(run, Path(folder) / "run.html", options.map)
+            made += photograph_page(running, page, options.into, options.only, options.lasso)
+        if options.comparison is not None:
+            made += photograph_comparison(running, options.comparison, options.into)
     for picture in made:
         shrink(picture)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pytest
 import torch
 from PIL import Image
 
+from carl.config import parse_assignments
 from carl.data import open_dataset, photo_images
 from carl.data.batches.build import make_views
 from carl.data.batches.photos import PhotoBatches
@@ -123,7 +125,14 @@ def test_views_are_cut_from_photos_of_twice_their_side_and_from_packed_images_ot
     assert open_dataset(tmp_path, image_size=100).views_from == "photos"
     assert open_dataset(tmp_path, image_size=101).views_from == "packed"
     assert open_dataset(tmp_path).views_from == "photos"  # views of 96 px
-    assert "data.views_from=packed" in open_dataset(tmp_path).notes[-1]
+
+
+def test_the_note_on_photos_has_an_option_that_works_as_it_is_written(tmp_path):
+    for index in range(3):
+        save_noise(tmp_path / f"{index}.jpg", 200, 300)
+    (said,) = re.findall(r"--set (\S+) is faster", open_dataset(tmp_path).notes[-1])
+    data = parse_assignments([said])["data"]
+    assert open_dataset(tmp_path, **data).views_from == "packed"
 
 
 def test_images_that_are_packed_as_they_are_lose_nothing_and_stay_packed(tmp_path):

@@ -257,7 +257,8 @@ def embed_in_small_parts(arguments: list[str], fail_at: int = -1) -> None:
         noted([f"{number} {name}" for name in rows.column("path").to_pylist()], "made")
         plain(self, number, rows, bad)
 
-    with mock.patch.object(embed_module.Parts, "write", write), mock.patch.object(embed_module, "PART", 10):
+    small = mock.patch.multiple(embed_module, PART=10, KEEP_EVERY=0.0)
+    with mock.patch.object(embed_module.Parts, "write", write), small:
         processes.command(*arguments)
 
 
@@ -290,13 +291,17 @@ def test_two_processes_embed_each_image_once_into_the_file_of_one(tmp_path: Path
 
 
 def test_two_processes_go_on_with_the_parts_that_are_there(tmp_path: Path, run: Path, photos: Path):
-    arguments = ["embed", str(run), str(photos), "-o", "e.parquet"]
+    arguments = ["embed", str(run), str(photos), "-o", "e.parquet", "--batch-size", "4"]
     group = processes.Group(2, tmp_path, embed_in_small_parts, arguments, 3)
     assert group.wait()[1] == 2
     assert group.outputs().count("a planned failure") == 1
+    assert (tmp_path / "e.parquet.parts" / "000003.begun.parquet").is_file()
     processes.run(2, tmp_path, embed_in_small_parts, arguments)
     assert "resumed after" in (tmp_path / "output-0.txt").read_text()
-    assert len(pq.read_table(tmp_path / "e.parquet")) == 46
+    processes.run(1, tmp_path / "one", embed_in_small_parts, arguments)
+    names = [pq.read_table(path / "e.parquet").column("path") for path in (tmp_path, tmp_path / "one")]
+    assert len(names[0]) == 46
+    assert names[0] == names[1]
 
 
 def test_parts_that_the_first_process_cannot_see_are_missed(tmp_path: Path, run: Path, photos: Path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from carl.evaluation.intervals import Judged
+from carl.evaluation.intervals import Interval, Judged
+from carl.evaluation.results import RANDOM_WEIGHTS
 from carl.evaluation.standing import Entry, standing
 
 
@@ -70,11 +73,42 @@ def test_one_entry_alone_says_nothing():
 
 
 @pytest.mark.parametrize(("seeds", "warned"), [(1, True), (3, False)])
-def test_one_seed_is_said_to_be_one(seeds: int, warned: bool):
+def test_one_seed_is_said_to_be_one_beside_the_answer(seeds: int, warned: bool):
     frozen = Entry("random", entry("random", 300).judged, frozen=True)  # has no seeds to speak of
-    text = standing([entry("a", 700, seeds=seeds), entry("b", 500, seeds=seeds), frozen]).footnote()
-    assert ("With one seed" in text) == warned
-    assert ("test images and seeds" in text) != warned
+    found = standing([entry("a", 700, seeds=seeds), entry("b", 500, seeds=seeds), frozen])
+    assert ("With one seed, another seed may give another order." in found.sentences()) == warned
+    assert ("test images and seeds" in found.footnote()) != warned
+
+
+def with_gain(one: Entry, low: float, high: float, baseline: str = RANDOM_WEIGHTS) -> Entry:
+    return replace(one, gain=Interval((low + high) / 2, low, high), baseline=baseline)
+
+
+def test_a_lead_without_a_clear_gain_over_random_weights_is_no_lead():
+    carl, simclr = with_gain(entry("carl", 600), -2.0, 0.5), with_gain(entry("simclr", 700), -0.5, 2.0)
+    frozen = Entry("random", entry("random", 400).judged, frozen=True)
+    found = standing([carl, simclr, frozen])
+    assert not found.has_winner
+    assert found.sentences() == [
+        "No winner: neither simclr 70.0% nor carl 60.0% is clearly better than random weights."
+    ]
+    assert found.footnote() == ""  # there are no brackets
+    found = standing([carl, simclr, with_gain(entry("byol", 300), -9.0, -1.0)])
+    assert found.sentences() == [
+        "No winner: none of simclr 70.0%, carl 60.0% and byol 30.0% is clearly better than random weights."
+    ]
+
+
+def test_one_without_a_clear_gain_is_not_crowned_over_one_that_has_it():
+    found = standing([with_gain(entry("a", 700), -0.5, 2.0, "the start"), with_gain(entry("b", 600), 4.0, 6.0)])
+    assert not found.has_winner
+    assert found.sentences() == ["No winner: a 70.0% is not clearly better than the start."]
+
+
+def test_a_clear_gain_of_the_best_leaves_the_answer_as_it_is():
+    found = standing([with_gain(entry("a", 700), 0.5, 2.0), with_gain(entry("b", 600), -4.0, 6.0)])
+    assert found.has_winner
+    assert found.sentences()[0].startswith("a 70.0% is ahead of b")
 
 
 def test_scores_of_unknown_images_are_compared_unpaired_and_said_to_be():

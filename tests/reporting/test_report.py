@@ -196,8 +196,28 @@ def test_a_run_is_judged_by_a_score_that_random_weights_have_too(tmp_path: Path)
     add_result(run, "linear", "linear", {"top-1": 70.0})
     add_result(run, "knn", "knn", {"20": 30.2}, {"20": 30.0})
     verdict = judge(read(run))
-    assert (verdict.tone, verdict.but) == ("warn", "but not better than random weights")
+    assert (verdict.tone, verdict.but) == ("warn", "but not clearly better than random weights")
     assert "kNN, offline, k = 20: 30.2% against 30.0%" in verdict.steps[0].advice
+
+
+@pytest.mark.parametrize(
+    ("trained", "images", "but"),
+    [
+        (31.7, 1000, "but not clearly better than random weights"),  # as for 0.2 points
+        (31.7, 100_000, ""),
+        (28.3, 1000, "but not better than random weights"),
+        (28.3, 100_000, "but not better than random weights"),
+    ],
+)
+def test_a_gain_that_may_be_chance_is_no_gain_whatever_its_size(tmp_path: Path, trained: float, images: int, but: str):
+    run = make_run(tmp_path / "run", None)
+    add_result(run, "knn", "knn", {"20": trained}, {"20": 30.0}, test_images=images)
+    verdict = judge(read(run))
+    assert (verdict.tone, verdict.but) == ("warn" if but else "good", but)
+    words = [step.advice for step in verdict.steps if "than random weights so far" in step.advice]
+    assert len(words) == bool(but)
+    if "clearly" in but:
+        assert words[0].startswith("The encoder is not clearly better than random weights so far (")
 
 
 def test_the_time_of_an_interrupted_run_is_estimated_and_said_to_be(tmp_path: Path):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from carl.config import parse_assignments_per_method, resolve
+from carl.config import merge, parse_assignments_per_method, resolve
 from carl.data.facts import DataFacts
 from carl.errors import UserError
 from carl.evaluation.intervals import packed
@@ -27,6 +29,7 @@ from carl.reproduction.compare import (
     summary,
 )
 from carl.reproduction.comparison_table import markdown, terminal_lines
+from carl.reproduction.dry_run import resolved_config, values_in_words
 from carl.reproduction.jobs import Job, Outcome
 
 FACTS = DataFacts("shapes", 8_000, 3, 24, 10)
@@ -184,6 +187,13 @@ def test_a_small_lead_is_no_clear_difference_and_a_large_one_is_said():
     assert conclusions(line("carl", right(700)), line("simclr", right(600))).startswith("carl 70.0% is ahead of simclr")
 
 
+def test_a_lead_where_no_gain_over_random_weights_is_clear_names_no_winner():
+    lines = line("carl", right(190, 300)), line("simclr", right(215, 300))  # random weights: right(200)
+    assert (
+        conclusions(*lines) == "No winner: neither simclr 21.5% nor carl 19.0% is clearly better than random weights."
+    )
+
+
 def test_a_partly_collapsed_training_is_not_crowned_even_with_one_seed_of_three():
     outcomes = [outcome("pcl", right(900)), outcome("pcl", right(900), "partly collapsed"), outcome("pcl", right(900))]
     text = conclusions(method_line("pcl", outcomes, 3, ""), line("carl", right(700)), line("byol", right(500)))
@@ -296,3 +306,22 @@ def test_the_kept_comparison_was_made_under_equal_conditions():
         assert row.get("frozen") or row["knn"] >= row["knn_random"] + 10, row["method"]
     assert all(one["paired"] for one in kept["differences"])
     assert (RESULTS / "compare-shapes.md").read_text(encoding="utf-8").startswith(markdown(kept))
+
+
+@pytest.mark.parametrize("page", ["results/compare-shapes.md", "docs/comparing.md"])
+def test_the_command_on_the_page_of_the_kept_comparison_has_the_values_that_it_was_made_with(page: str, tmp_path: Path):
+    text = (RESULTS.parent / page).read_text(encoding="utf-8")
+    (command,) = set(re.findall(r"carl compare shapes --methods carl,simclr --seeds 3 --encoders random[^`\n]*", text))
+    assignments = re.findall(r"--set (\S+)", command)
+    layer, own = parse_assignments_per_method(assignments)
+    layer = merge([layer, {"data": {"source": "shapes"}}])
+    request = CompareRequest(layer, ("carl", "simclr"), seeds=3, own=own)
+    comparison = Comparison(request, tmp_path, "shapes", request.methods, layer)
+    kept = json.loads((RESULTS / "compare-shapes.json").read_text(encoding="utf-8"))
+    for row in kept["rows"]:
+        if not row.get("frozen"):
+            job = comparison.job(row["method"], 0, None)
+            found = values_in_words(resolved_config(job), replace(FACTS, images=10_000))
+            found = {key.strip(): value for key, value in found.items()}
+            made_with = {**kept["shared"], **row["own"]}
+            assert {key: found.get(key) for key in made_with} == made_with

@@ -440,6 +440,31 @@ def test_a_terminal_shows_what_the_job_said_last(monkeypatch, tmp_path):
     assert shown[-1] == ""
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            "8 epochs will take about 1m40s (64 images/s); --epochs 5 would take 1m03s",
+            "; training all 3 runs that are left, about 6m40s",
+        ),
+        ("the rest will take about 1m40s (64 images/s)", ""),  # which says nothing about the other runs
+    ],
+)
+def test_the_first_run_says_how_long_it_and_all_runs_take_in_a_log_too(line: str, said: str, monkeypatch, tmp_path):
+    seen, lines = tmp_path / "seen", []
+    waiting = f"while not os.path.exists({str(seen)!r}): time.sleep(0.05)"
+    child(monkeypatch, f"import os, time; print({line!r}, flush=True)\n{waiting}")
+
+    def say(text: str) -> None:
+        lines.append(text)
+        if "will take about" in text:
+            seen.touch()
+
+    todo = [Job(name, {"method": {}}, (), cost) for name, cost in (("a", 1.0), ("b", 1.0), ("c", 2.0))]
+    assert run_jobs(todo, tmp_path, say, own_process=True) == {}
+    assert lines[:3] == ["[1/3] a", f"  {line}{said}", "[2/3] b"]
+
+
 def child(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Have jobs' processes run this instead."""
     monkeypatch.setattr(runner, "start_python", lambda arguments, **rest: start_python(["-c", code], **rest))

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
+import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,17 +17,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from carl.data.listing import BadFile
 from carl.data.open import open_images
 from carl.errors import UserError
 from carl.terminal import TimedProgress
 from carl.use import embed as embed_module
-from carl.use.embed import embed
+from carl.use.embed import NOTHING_DONE, embed
 from carl.use.embedding_files import EmbeddingFile, embeddings_of
+from carl.use.embedding_parts import Parts
 from carl.use.encoder import TrainedModel
 from carl.use.requests import EmbedOptions
 from tests.conftest import Run
 from tests.reliability.conftest import assert_refused, listed
-from tests.use.test_embed import Killed, shards, small_parts, stop_after
+from tests.use.test_embed import Killed, cut, shards, small_parts, stop_after
 
 __all__ = ["shards", "small_parts"]  # fixtures
 
@@ -237,7 +242,7 @@ def test_ctrl_c_says_what_is_done_and_the_same_command_resumes(
     carl: Run, run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     for batches, words in (
-        (1, "interrupted before the first 16 images were done; the same command starts again"),
+        (1, NOTHING_DONE),
         (7, "interrupted; 48 of 96 images are done and kept in e.parquet.parts: the same command resumes"),
     ):
         with monkeypatch.context() as patch:
@@ -267,6 +272,92 @@ def test_ctrl_c_in_a_command_that_embeds_for_itself_says_the_same_and_the_next_c
     seen = stop_after(monkeypatch, 100)
     assert carl(*command).returncode == 0
     assert sum(seen) == 48
+
+
+def test_ctrl_c_before_the_work_begins_says_what_a_new_call_does(
+    carl: Run, run: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for before in ("load_for_all_processes", "open_images"):
+        with monkeypatch.context() as patch:
+            patch.setattr(embed_module, before, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+            done = carl("embed", run, folder, "-o", "e.parquet")
+        assert (done.returncode, done.stderr.strip()) == (130, f"carl: {NOTHING_DONE}")
+
+
+@pytest.fixture
+def kept_often(small_parts: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done is kept after every batch. A batch of six does not divide a part of sixteen."""
+    monkeypatch.setattr(embed_module, "KEEP_EVERY", 0.0)
+
+
+@pytest.mark.usefixtures("kept_often")
+@pytest.mark.parametrize("name", ["e.parquet", "e.npy", "e.csv", "many"])
+def test_work_of_a_part_that_is_not_whole_is_kept_and_the_end_has_the_same_bits(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    shutil.copytree(folder, tmp_path / "photos")
+    for bad in ("000", "007", "049", "050"):  # before, within and between batches, and at the end of a part
+        (tmp_path / f"photos/part {int(bad) // 50}" / f"{bad}.png").write_bytes(b"no image")
+    source, options = open_images(str(tmp_path / "photos")), EmbedOptions(batch_size=6)
+    (tmp_path / "whole").mkdir()
+    monkeypatch.setattr(embed_module, "KEEP_EVERY", math.inf)
+    expected = embed(trained, source, tmp_path / "whole" / name, options=options)
+    whole = {path.relative_to(tmp_path / "whole"): path for path in (tmp_path / "whole").rglob("*") if path.is_file()}
+    monkeypatch.setattr(embed_module, "KEEP_EVERY", 0.0)
+    done_before = 0
+    for batches in (1, 1, 1, 5, 2, 100):  # each call resumes what the one before kept
+        with monkeypatch.context() as patch:
+            seen = stop_after(patch, batches)
+            stopped = nullcontext() if batches == 100 else pytest.raises(Killed)
+            with stopped:
+                done = embed(trained, source, tmp_path / name, options=options)
+        done_before += sum(seen)
+    assert done_before == done.rows == expected.rows == 92  # none was computed twice
+    assert done.bad == expected.bad
+    for relative, path in whole.items():
+        assert (tmp_path / relative).read_bytes() == path.read_bytes(), relative
+    assert not (tmp_path / f"{name}.parts").exists()
+
+
+@pytest.mark.usefixtures("kept_often")
+def test_what_is_kept_of_a_part_is_counted_and_made_again_if_it_is_damaged(
+    carl: Run, run: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with monkeypatch.context() as patch:
+        patch.setattr("tests.use.test_embed.Killed", KeyboardInterrupt)
+        stop_after(patch, 3)
+        done = carl("embed", run, folder, "-o", "e.parquet")
+    assert done.stderr.strip() == (
+        "carl: interrupted; 24 of 96 images are done and kept in e.parquet.parts: the same command resumes"
+    )
+    assert_refused(carl("embed", run, folder, "-o", "e.parquet", "--dtype", "float16"), ["embedded with", "--force"])
+    cut(tmp_path / "e.parquet.parts" / "000001.begun.parquet", b"")
+    done = carl("embed", run, folder, "-o", "e.parquet")
+    assert "resumed after the 16 images that were done" in done.stdout
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_within_a_part_work_is_kept_every_half_minute(
+    trained: TrainedModel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock = Clock()
+    monkeypatch.setattr("carl.use.embed.time.monotonic", clock)
+    plain, kept = Parts.write_begun, []
+
+    def write_begun(parts: Parts, number: int, rows: pa.Table, bad: Sequence[BadFile]) -> None:
+        kept.append((number, len(rows)))
+        plain(parts, number, rows, bad)
+
+    monkeypatch.setattr(Parts, "write_begun", write_begun)
+    whole = TrainedModel.represent
+
+    def represent(self: TrainedModel, pixels: np.ndarray) -> object:
+        clock.now += 16 if len(kept) == 0 else 1  # the first part takes 64 seconds in batches of 4
+        return whole(self, pixels)
+
+    monkeypatch.setattr(TrainedModel, "represent", represent)
+    embed(trained, open_images(str(folder)), tmp_path / "e.parquet", options=EmbedOptions(batch_size=4))
+    assert kept == [(0, 8)]
 
 
 class Clock:

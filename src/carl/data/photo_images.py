@@ -111,7 +111,7 @@ def with_photos(dataset: Dataset, listing: Listing, forced: bool, progress: Prog
         return dataset
     note = (
         f"training cuts its views from the files (their shorter side is usually {usual} pixels); the packed images are "
-        "only for evaluation; data.views_from=packed is faster but sees less detail"
+        "only for evaluation; --set data.views_from=packed is faster but sees less detail"
     )
     return dataclasses.replace(opened, notes=(*dataset.notes, note))
 

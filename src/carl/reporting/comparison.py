@@ -91,7 +91,13 @@ def conclusion(rows: Sequence[Row], shared: str) -> tuple[str, str]:
             "",
         )
     entries = [
-        Entry(row.run.name, row.score.judged, row.unhealthy)
+        Entry(
+            row.run.name,
+            row.score.judged,
+            row.unhealthy,
+            gain=row.score.gain_interval,
+            baseline=row.score.baseline_name,
+        )
         for row in scored
         if row.score and row.score.judged is not None
     ]

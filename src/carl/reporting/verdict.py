@@ -89,14 +89,24 @@ def judge(run: Run, training: bool = False) -> Verdict:
         figures = f"{at}; at the last probe: {word}. {figures}" if "verdict" in last else f"{at}. {figures}"
         word = TRAINING if training else STOPPED_EARLY
     tone, but, best, start = TONES.get(word, "plain"), "", headline(run, beside_baseline=True), compared(run)
-    if tone == "good" and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
-        tone, but = "warn", f"but not better than {best.baseline_name}"
+    if tone == "good" and best is not None and _may_have_learned_nothing(best):
+        tone, but = "warn", f"but not {_clearly(best)}better than {best.baseline_name}"
     if start is not None and run.finished:
         figures = f"{start.in_words()[:1].upper()}{start.in_words()[1:]} ({EXPLAINED[start.measure]}). {figures}"
         if not start.is_better or start.may_be_chance:
             clearly = "clearly " if start.is_better else ""
             tone, but = "bad" if tone == "bad" else "warn", f"but not {clearly}better than the encoder it started from"
     return Verdict(word, but, tone, figures.strip(), _next_steps(run, last, training))
+
+
+def _may_have_learned_nothing(score: Score) -> bool:
+    """Whether the gain over the baseline is too small to count, or may be chance."""
+    return score.gain is not None and (score.gain < NOTHING_LEARNED or not score.gain_is_clear)
+
+
+def _clearly(score: Score) -> str:
+    """For `not clearly better`, which one that is better may still be."""
+    return "clearly " if score.gain is not None and score.gain > 0 else ""
 
 
 def compared(run: Run) -> Adaptation | None:
@@ -133,8 +143,8 @@ def _next_steps(run: Run, last: dict[str, Any], training: bool) -> list[Step]:
     best, start = headline(run, beside_baseline=True), compared(run)
     if run.finished and start is not None and not start.is_better:
         steps += _steps_if_no_better(run)
-    elif run.finished and best is not None and best.gain is not None and best.gain < NOTHING_LEARNED:
-        better = "no better" if best.gain > -NOTHING_LEARNED else "worse"
+    elif run.finished and best is not None and best.gain is not None and _may_have_learned_nothing(best):
+        better = f"not {_clearly(best)}better" if best.gain > -NOTHING_LEARNED else "worse"
         steps.append(
             Step(
                 f"The encoder is {better} than {best.baseline_name} so far ({best.label}: {best.value:.1f}% against "

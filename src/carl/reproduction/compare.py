@@ -20,7 +20,7 @@ from carl.data.facts import DataFacts
 from carl.defaults import COMPARED, RANDOM
 from carl.errors import UserError, suggestion
 from carl.evaluation.evaluate import evaluate
-from carl.evaluation.intervals import Judged, difference, interval
+from carl.evaluation.intervals import Interval, Judged, difference, interval
 from carl.evaluation.protocols import PROTOCOLS, EvaluationRequest, check_repetitions
 from carl.evaluation.results import TRAINED, UNTRAINED, judged_of
 from carl.evaluation.standing import NOT_TO_CROWN, Entry, Standing, standing
@@ -391,8 +391,15 @@ def standing_of(lines: Sequence[Line], protocol: str) -> Standing:
         if protocol in line.judged:
             verdicts = line.row["verdict"].split(", ")
             unhealthy = next((word for word in NOT_TO_CROWN if word in verdicts), "")
-            entries.append(Entry(line.name, line.judged[protocol], unhealthy, frozen=not line.is_trained))
+            frozen, gain = not line.is_trained, gain_of(line, protocol)
+            entries.append(Entry(line.name, line.judged[protocol], unhealthy, frozen, gain))
     return standing(entries)
+
+
+def gain_of(line: Line, protocol: str) -> Interval | None:
+    """How far the line is over random weights; None if those were not measured with it."""
+    value, random, ends = (line.row.get(f"{protocol}{what}") for what in ("", "_random", "_gain_interval"))
+    return None if value is None or random is None or ends is None else Interval(value - random, *ends)
 
 
 def write_page(comparison: Comparison, jobs: Mapping[tuple[str, int], Job], lines: Sequence[Line]) -> Path | None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -32,10 +33,12 @@ from carl.reproduction.jobs import (
     stored_outcome,
 )
 from carl.terminal import Say, show_line
-from carl.training.console import duration
+from carl.training.console import duration, roughly
+from carl.training.forecast import WILL_TAKE, whole_run_foretold
 
 WAITING, INTERRUPTED = "waiting", "interrupted"  # states of a job without an outcome
 IN_USE = 75  # exit code of a job's process if another process works on the job (EX_TEMPFAIL)
+LONGEST_START = 2**16  # bytes that a job says before its forecast, at most
 WINDOWS = os.name == "nt"
 ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
@@ -93,8 +96,9 @@ def run_jobs(
     for place, job in enumerate(todo, start=1):
         left = time_left(jobs, todo[place - 1 :], root, expected)
         say(f"[{place}/{len(todo)}] {job.name}" + ("" if left is None else f", about {duration(left)} left"))
+        tell = partial(_say_time, say, job, todo[place - 1 :] if left is None else [])
         try:
-            reason = _run_in_own_process(job, root, data_root) if own_process else _run_here(job, root, data_root)
+            reason = _run_in_own_process(job, root, tell, data_root) if own_process else _run_here(job, root, data_root)
         except InUseError:
             say("  another process is at this run, so it is skipped here")
             continue
@@ -103,6 +107,16 @@ def run_jobs(
             say(f"  failed: {reason}")
             _note_failure(job, root, reason)
     return failed
+
+
+def _say_time(say: Say, job: Job, left: Sequence[Job], line: str) -> None:
+    """Pass on a run's own forecast, and what follows from it for the runs that are `left`, this one included."""
+    whole, runs = whole_run_foretold(line), [one for one in left if one.trains]
+    if whole is not None and len(runs) > 1:
+        seconds = whole * sum(one.cost for one in runs) / job.cost
+        line += f"; training all {len(runs)} runs that are left, about {roughly(seconds)}"
+    show_line("")
+    say(f"  {line}")
 
 
 def time_left(jobs: Sequence[Job], left: Sequence[Job], root: Path, expected: Estimate | None = None) -> float | None:
@@ -152,8 +166,11 @@ def _run_here(job: Job, root: Path, data_root: Path | None) -> str | None:
     return None
 
 
-def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | None:
-    """None if it went well, otherwise the last line that the job printed; its output is in `logs/` of `root`."""
+def _run_in_own_process(job: Job, root: Path, tell: Say, data_root: Path | None) -> str | None:
+    """None if it went well, otherwise the last line that the job printed; its output is in `logs/` of `root`.
+
+    `tell` gets the line in which the job says how long its training takes.
+    """
     log = root / "logs" / f"{job.name.replace('/', '-')}.txt"
     log.parent.mkdir(parents=True, exist_ok=True)
     where = [] if data_root is None else [str(data_root)]
@@ -163,7 +180,7 @@ def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | N
         # In a session of its own, so that Ctrl-C reaches it once, from us.
         child = start_python(arguments, stdout=output, stderr=subprocess.STDOUT, own_session=True)
         with signals_to(child) as passed_on:
-            code = _wait(child, log)
+            code = _wait(child, log, before, tell)
     signum = passed_on[0] if passed_on else code - 128
     if signum in ENDING:
         raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
@@ -175,16 +192,28 @@ def _run_in_own_process(job: Job, root: Path, data_root: Path | None) -> str | N
     return said if said and code > 0 else f"the process of the job ended with code {code}, see {log}"
 
 
-def _wait(child: subprocess.Popen[bytes], log: Path) -> int:
-    """The exit code; until then a terminal shows what the child said last."""
+def _wait(child: subprocess.Popen[bytes], log: Path, begin: int, tell: Say) -> int:
+    """The exit code; until then a terminal shows what the child said last, and `tell` gets its forecast."""
+    told = False
     while True:
         try:
             code = child.wait(timeout=1.0)
         except subprocess.TimeoutExpired:
+            if not told and (line := _forecast(log, begin)):
+                told = True
+                tell(line)
             show_line(f"  {_last_line(log)}")
         else:
             show_line("")
             return code
+
+
+def _forecast(log: Path, begin: int) -> str:
+    """The line after byte `begin` that says how long the training takes, once it is whole."""
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read(LONGEST_START).decode(errors="replace").splitlines(keepends=True)
+    return next((line.strip() for line in lines if f" {WILL_TAKE} " in line and line.endswith("\n")), "")
 
 
 def _last_line(log: Path, begin: int = 0) -> str:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
 
 REMEMBERED = 20  # marks that the pace is taken over, so that it follows a machine that becomes slower or faster
+TIMED_STEPS = 3  # from which on the rest is foretold: the first, which takes longer than others, and two that count
 SHORTER = (5, 10, 20, 50, 100)  # numbers of epochs that a shorter run may have
+WILL_TAKE = "will take about"  # in the line that says how long a run takes
+THE_REST = "the rest"  # begins that line if the run resumes
+
+
+def whole_run_foretold(line: str) -> float | None:
+    """The seconds in the line that says how long a run takes; None for other lines, and where it is only the rest."""
+    found = re.search(rf" {WILL_TAKE} (?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)? \(", line)
+    if found is None or line.startswith(THE_REST):
+        return None
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return 3600.0 * hours + 60 * minutes + seconds
 
 
 @dataclass(frozen=True)
@@ -64,8 +77,8 @@ class Forecast:
         return (self.seconds - seconds) / (self.steps - steps)
 
     def left(self, steps_done: int) -> float | None:
-        """Seconds until the end of the run, of whose steps so many are done."""
-        if self.pace is None:
+        """Seconds until the end of the run, of whose steps so many are done; None before TIMED_STEPS were taken."""
+        if self.pace is None or self.steps < TIMED_STEPS:
             return None
         epoch = steps_done / self.length.steps_per_epoch
         steps = (self.length.steps or self.length.epochs * self.length.steps_per_epoch) - steps_done

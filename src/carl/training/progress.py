@@ -9,12 +9,11 @@ import torch
 from carl import distributed
 from carl.methods.base import Metrics
 from carl.training.console import Console, Moment, roughly
-from carl.training.forecast import Forecast, Length
+from carl.training.forecast import THE_REST, WILL_TAKE, Forecast, Length
 from carl.training.journal import Journal
 from carl.training.learner import Learner
 
-TIMED_STEPS, TIMED_SECONDS = 3, 1.0  # steps of the run that are timed before it says how long it takes, at least
-LONGEST_WAIT = 10.0  # seconds after which it is said whatever the number of steps
+TIMED_SECONDS = 1.0  # of steps that are timed before it is said within an epoch how long the run takes
 LONG_RUN = 600.0  # seconds from which on a shorter run is offered
 
 
@@ -57,26 +56,22 @@ class Progress:
         self._step_ended = self._steps_ended = now
         if self._forecast.steps == 1:
             self._forecast.mark()
-        if self._timed_enough():
+        if self._forecast.seconds >= TIMED_SECONDS:
             self._say_time()
         self._console.show_step(self._moment())
 
-    def _timed_enough(self) -> bool:
-        steps, seconds = self._forecast.steps, self._forecast.seconds
-        return seconds >= LONGEST_WAIT or (steps >= TIMED_STEPS and seconds >= TIMED_SECONDS)
-
     def _say_time(self) -> None:
-        """Say once how long the run takes, and what a shorter one would take."""
+        """Say once, as soon as it can be foretold, how long the run takes, and what a shorter one would take."""
         learner, forecast = self._learner, self._forecast
         left, pace = forecast.left(learner.steps_done), forecast.pace
         if self._said_time or left is None or pace is None or learner.steps_done == learner.total_steps:
             return
         self._said_time = True
         train, resumed = learner.config.train, learner.steps_done > forecast.steps
-        what = "the rest" if resumed else train.length_in_words
+        what = THE_REST if resumed else train.length_in_words
         seconds = left if resumed else left + forecast.seconds
         speed = f"{train.batch_size / max(pace, 1e-9):.3g} images/s"
-        text = f"{what} will take about {roughly(seconds)} ({speed})"
+        text = f"{what} {WILL_TAKE} {roughly(seconds)} ({speed})"
         shorter = None if resumed or seconds < LONG_RUN else forecast.of_shorter_run()
         if shorter is not None:
             text += f"; --epochs {shorter[0]} would take {roughly(shorter[1])}"

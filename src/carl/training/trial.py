@@ -16,11 +16,13 @@ from carl.data.batches.base import Batch, TrainingBatches
 from carl.methods.base import FORWARD
 from carl.methods.build import build_method
 from carl.training.budget import LONGEST_USUAL_RUN, Pace
-from carl.training.forecast import Forecast, Length
+from carl.training.forecast import TIMED_STEPS, Forecast, Length
 from carl.training.learner import Learner, build_learner
 from carl.training.plan import Plan
 from carl.training.probe import Probe
-from carl.training.progress import LONGEST_WAIT, TIMED_SECONDS, TIMED_STEPS
+from carl.training.progress import TIMED_SECONDS
+
+LONGEST_WAIT = 10.0  # seconds of steps after which two of them are enough
 
 
 def measured_pace(plan: Plan, device: torch.device) -> Pace:

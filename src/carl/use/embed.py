@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
@@ -45,6 +46,9 @@ from carl.use.encoder import Represented, UsableEncoder, open_encoder
 from carl.use.requests import ROWS_PER_FILE, USUAL, EmbedOptions, EmbedRequest
 from carl.user_paths import expanded
 
+KEEP_EVERY = 30.0  # seconds after which what is done of a part is kept, too
+NOTHING_DONE = "interrupted before any images were done and kept; the same command starts again"
+
 
 @dataclass(frozen=True)
 class Embedded:
@@ -59,8 +63,11 @@ class Embedded:
 def embed_images(request: EmbedRequest) -> Iterator[str]:
     """Write the embeddings that were asked for; yields lines about them."""
     _check_options(request.output, request.options)
-    encoder = load_for_all_processes(request.encoder, request.backbone, request.device)
-    source = open_images(request.images, request.split, encoder.data_root)
+    try:
+        encoder = load_for_all_processes(request.encoder, request.backbone, request.device)
+        source = open_images(request.images, request.split, encoder.data_root)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(NOTHING_DONE) from None
     progress = TimedProgress()
     try:
         done = embed(encoder, source, request.output, force=request.force, progress=progress, options=request.options)
@@ -83,11 +90,11 @@ def embed_images(request: EmbedRequest) -> Iterator[str]:
 def _what_is_kept(output: Path, total: int) -> str:
     """What an interrupted call says."""
     parts = Parts(output, "")
-    done = parts.count() * PART
+    done = parts.count() * PART + sum(parts.begun().values())
     if not done:
-        return f"interrupted before the first {PART:,} images were done; the same command starts again"
-    known = f" of {total:,}" if total else ""
-    return f"interrupted; {done:,}{known} images are done and kept in {parts.folder}: the same command resumes"
+        return NOTHING_DONE
+    known = f"{min(done, total):,} of {total:,}" if total else f"{done:,}"
+    return f"interrupted; {known} images are done and kept in {parts.folder}: the same command resumes"
 
 
 def load_for_all_processes(encoder: str, backbone: str | None = None, device: str = "auto") -> UsableEncoder:
@@ -114,7 +121,7 @@ def embed(
     """Write one row per image of `source` to `output` (.parquet, .npy or .csv, or a folder of .parquet), in order.
 
     An image that cannot be decoded has no row; it is listed in OUTPUT.bad-files.txt. Rows are kept in OUTPUT.parts/
-    until the file is whole, so that a call after an interruption resumes after the last part, with the same bits.
+    until the file is whole, so that a call after an interruption resumes what was kept, with the same bits.
     Options that change bits must then be the same. Files that exist are replaced only with `force`. While one process
     writes `output`, others are refused.
 
@@ -145,7 +152,9 @@ def _embed_alone(
     if main:
         _check_outputs(parts, force)  # another process may have finished since
     done = int(distributed.agreed(str(parts.begin()) if main else ""))
-    made = _make_parts(encoder, source, parts, options=options, done=done, progress=throttled(progress))
+    begun = parts.begun()
+    distributed.barrier()  # from here on they change
+    made = _make_parts(encoder, source, parts, options=options, done=done, begun=begun, progress=throttled(progress))
     made = int(distributed.sum_over_processes(torch.tensor([made], device=encoder.device)))
     bad, rows, found = parts.bad(), parts.rows(), parts.count()
     distributed.barrier()  # all have read what the main process removes in the end
@@ -163,7 +172,8 @@ def _embed_alone(
         bad_list = list_bad(parts.output, bad)
         parts.remove()
     distributed.barrier()
-    return Embedded(rows, tuple(bad), min(done * PART, rows + len(bad)), bad_list)
+    resumed = min(done * PART + sum(begun.values()), rows + len(bad))
+    return Embedded(rows, tuple(bad), resumed, bad_list)
 
 
 def _join(parts: Parts, rows: int, said: About, options: EmbedOptions) -> None:
@@ -261,32 +271,49 @@ def _key(encoder: UsableEncoder, source: ImageSource) -> str:
 
 
 def _make_parts(
-    encoder: UsableEncoder, source: ImageSource, parts: Parts, *, options: EmbedOptions, done: int, progress: Progress
+    encoder: UsableEncoder,
+    source: ImageSource,
+    parts: Parts,
+    *,
+    options: EmbedOptions,
+    done: int,
+    begun: Mapping[int, int],
+    progress: Progress,
 ) -> int:
-    """Make this process's share of the parts from number `done` on; returns how many."""
+    """Make this process's share of the parts from number `done` on, some of which are `begun`; returns how many."""
     start, total = done * PART, source.count
     if total and start >= total:
         return 0
     rank, ranks = distributed.rank(), distributed.world_size()
     numbers = (number for number in count(done) if number % ranks == rank)
-    stream = decoded_images(
-        source, start, encoder.framing, encoder.channels, lambda place: place // PART % ranks == rank
-    )
+
+    def is_wanted(place: int) -> bool:
+        number, within = divmod(place, PART)
+        return number % ranks == rank and within >= begun.get(number, 0)
+
+    kept = time.monotonic()
+    stream = decoded_images(source, start, encoder.framing, encoder.channels, is_wanted)
     with closing(stream):  # stops the decoders, however this ends
         for made, number in enumerate(numbers):
             rows = _Rows(encoder, source, options)
-            for split, image, pixels, measured in islice(stream, PART):
+            if number in begun:
+                rows.resume(*parts.read_begun(number))
+            for split, image, pixels, measured in islice(stream, PART - rows.seen):
                 rows.add(split, image, pixels, measured)
                 progress("embedding", number * PART + rows.seen, total)
+                if rows.are_whole_batches and time.monotonic() - kept >= KEEP_EVERY:
+                    parts.write_begun(number, rows.table(), rows.bad)
+                    kept = time.monotonic()
             if not rows.seen:
                 return made
             parts.write(number, rows.table(), rows.bad)
+            kept = time.monotonic()
     raise AssertionError("numbers have no end")
 
 
 @dataclass(eq=False)
 class _Rows:
-    """The rows of one part, computed batch by batch."""
+    """The rows of one part, computed batch by batch. `earlier` are those that an interrupted call kept."""
 
     encoder: UsableEncoder
     source: ImageSource
@@ -298,10 +325,20 @@ class _Rows:
     bad: list[BadFile] = field(default_factory=list)
     waiting: list[np.ndarray] = field(default_factory=list)
     results: list[Represented] = field(default_factory=list)
+    earlier: pa.Table | None = None
 
     @property
     def seen(self) -> int:
-        return len(self.names) + len(self.bad)
+        return (0 if self.earlier is None else self.earlier.num_rows) + len(self.names) + len(self.bad)
+
+    @property
+    def are_whole_batches(self) -> bool:
+        """Whether the next image begins a batch, so that work that resumes here computes the same batches."""
+        return bool(self.results) and not self.waiting
+
+    def resume(self, rows: pa.Table, bad: Sequence[BadFile]) -> None:
+        self.earlier = rows
+        self.bad += bad
 
     def add(self, split: str, image: EncodedImage, pixels: Decoded, measured: dict[str, Value] | None) -> None:
         name = name_as_text(image.name)
@@ -331,6 +368,11 @@ class _Rows:
 
     def table(self) -> pa.Table:
         self._compute()
+        if self.earlier is not None:
+            if not self.results:
+                return self.earlier
+            new = self._table()
+            return pa.concat_tables([self.earlier.cast(new.schema), new]).combine_chunks()
         if not self.results:  # a part of bad files only: one image tells the columns
             self.results.append(self._represent(_blank(self.encoder)))
             return self._table().slice(0, 0)

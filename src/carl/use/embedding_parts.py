@@ -5,6 +5,7 @@ FILE.parts/
   key                which images and weights the rows are from, and with which options they were computed; for other
                      images or weights, the work starts again
   000000.parquet     the rows of the first PART images; its metadata has the key, and the images that have no row
+  000001.begun.parquet  the same for the first batches of a part that is not whole yet
   joining            present once FILE itself is being written
   joined/            the files of FILE, where that is a folder, until all of them are there
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +31,7 @@ from carl.use.embedding_files import DAMAGED, open_writer
 PART = 4096  # images: seconds of work for small ones, and 8 MB for features of 512 numbers
 _BAD, _KEY = b"carl.bad", b"carl.key"
 _LOCK = "lock"
+_BEGUN = ".begun.parquet"
 
 
 class Parts:
@@ -75,7 +78,7 @@ class Parts:
     def refuse_other_options(self) -> None:
         """Refuse to throw away what an interrupted call did with other options: they may just have been forgotten."""
         (work, _, options), (found, _, before) = self.key.partition("\n"), self._found_key().partition("\n")
-        if found == work and before not in ("", options) and self.count():
+        if found == work and before not in ("", options) and (self.count() or self._begun_parts()):
             raise UserError(
                 f"{self.folder} holds images that were embedded with {before}; give these options to resume, or start "
                 "again with --force"
@@ -106,16 +109,37 @@ class Parts:
         damaged = next((place for place, path in enumerate(paths) if not self._is_whole(path)), len(paths))
         for path in paths[damaged:]:  # made again
             path.unlink()
+        for number, path in self._begun_parts().items():
+            if number < damaged or not self._is_whole(path):
+                path.unlink()
         return damaged
 
     def begin_joining(self) -> None:
         files.write_text(self.folder / "joining", "")
 
     def write(self, number: int, rows: pa.Table, bad: Sequence[BadFile]) -> None:
+        """Write a part that is whole."""
+        self._write(self._path(number), rows, bad)
+        self._begun_path(number).unlink(missing_ok=True)
+
+    def write_begun(self, number: int, rows: pa.Table, bad: Sequence[BadFile]) -> None:
+        """Keep what is done of a part, in the place of what was kept of it before."""
+        self._write(self._begun_path(number), rows, bad)
+
+    def read_begun(self, number: int) -> tuple[pa.Table, list[BadFile]]:
+        """What is kept of a part that is not whole."""
+        path = self._begun_path(number)
+        return _rows(path).replace_schema_metadata(None), _bad_files(path)
+
+    def begun(self) -> dict[int, int]:
+        """For each part that is not whole, how many of its images are kept."""
+        return {number: _images(path) for number, path in self._begun_parts().items()}
+
+    def _write(self, path: Path, rows: pa.Table, bad: Sequence[BadFile]) -> None:
         listed = json.dumps([[one.name, one.reason] for one in bad])
         about = {_BAD: listed.encode(), _KEY: self.key.encode()}
         rows = rows.replace_schema_metadata({**(rows.schema.metadata or {}), **about})
-        with files.atomic_writer(self._path(number)) as file, open_writer(file, rows.schema) as writer:
+        with files.atomic_writer(path) as file, open_writer(file, rows.schema) as writer:
             writer.write_table(rows)
 
     def tables(self) -> Iterator[pa.Table]:
@@ -174,6 +198,13 @@ class Parts:
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:06d}.parquet"
 
+    def _begun_path(self, number: int) -> Path:
+        return self.folder / f"{number:06d}{_BEGUN}"
+
+    def _begun_parts(self) -> dict[int, Path]:
+        paths = self.folder.glob(f"*{_BEGUN}")
+        return {int(found[0]): path for path in paths if (found := re.match(r"\d+", path.name))}
+
 
 def _rows(path: Path) -> pa.Table:
     return pq.read_table(path, memory_map=False, page_checksum_verification=True)
@@ -181,3 +212,11 @@ def _rows(path: Path) -> pa.Table:
 
 def _bad_files(path: Path) -> list[BadFile]:
     return [BadFile(str(name), str(reason)) for name, reason in json.loads(pq.read_schema(path).metadata[_BAD])]
+
+
+def _images(path: Path) -> int:
+    """Rows and images without one; 0 if the file is damaged."""
+    try:
+        return int(pq.read_metadata(path).num_rows) + len(_bad_files(path))
+    except DAMAGED:
+        return 0
