@@ -15,6 +15,7 @@ import shutil
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from carl.config import Layer, merge, parse_assignments
 from carl.data.configured import limited
 from carl.data.dataset import Split
 from carl.data.open import open_dataset
+from carl.defaults import ADAPT_METHOD
 from carl.device import hardware
 from carl.evaluation.features import extract_features
 from carl.evaluation.logistic import linear_probe
@@ -72,10 +74,19 @@ def planned(task: str, source: str, seed: int, given: argparse.Namespace, out: P
         "model": {"init": given.encoder},
         "method": {"name": given.method},
         "train": {"seed": seed},
-        "probe": {"images": 400, "train_images": 800},
         "log": {"report": False},
     }
-    return plan(PretrainRequest(merge([layer, known.settings, parse_assignments(given.set)]), out / f"seed-{seed}"))
+    return plan(PretrainRequest(merge([layer, settings_of(task, given.set)]), out / f"seed-{seed}"))
+
+
+def settings_of(task: str, given: Sequence[str]) -> Layer:
+    """What differs from the preset: the probe's size, what the task's images ask for, and what is `given`."""
+    return merge([{"probe": {"images": 400, "train_images": 800}}, TASKS[task].settings, parse_assignments(given)])
+
+
+def as_assignments(layer: Layer) -> list[str]:
+    """The values of a layer as `--set` takes them, for the result file."""
+    return [f"{section}.{key}={value}" for section, values in layer.items() for key, value in values.items()]
 
 
 def judged_split(ready: Plan, given: argparse.Namespace) -> Split:
@@ -154,7 +165,7 @@ def main() -> None:
     parser.add_argument("--held-out", type=int, default=0)
     parser.add_argument("--judged", type=int, default=0, help="judge on this many images, balanced; 0: all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--method", default="carl")
+    parser.add_argument("--method", default=ADAPT_METHOD)
     parser.add_argument("--encoder", default="timm:tf_efficientnet_lite0")
     parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--no-linear", action="store_true")
@@ -173,7 +184,8 @@ def main() -> None:
             files.write_json(given.out / f"{given.name or f'{given.task}-{given.method}'}.json", {
                 "task": given.task, "method": given.method, "encoder": given.encoder,
                 "image_size": TASKS[given.task].size,
-                "held_out": given.held_out, "settings": given.set, "figures": gains(rows, start), "rows": rows,
+                "held_out": given.held_out, "settings": as_assignments(settings_of(given.task, given.set)),
+                "figures": gains(rows, start), "rows": rows,
                 "made": time.strftime("%Y-%m-%d %H:%M:%S"), "machine": machine(hardware(torch.device("cpu"))),
             })  # fmt: skip
 

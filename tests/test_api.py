@@ -121,6 +121,22 @@ def test_pretrain_starts_from_weights_and_from_a_preset(small_data: Path, tmp_pa
         torch.testing.assert_close(learned[name], weight.detach(), atol=1e-5, rtol=0)
 
 
+def test_pretrain_adapts_an_encoder_with_simclr_unless_a_method_is_named(small_data: Path, tmp_path: Path):
+    torch.save(timm.create_model("test_resnet", num_classes=0).state_dict(), tmp_path / "start.pth")
+    for name, method in (("simclr", None), ("carl", "carl")):
+        run = carl.pretrain(
+            small_data,
+            out=tmp_path / name,
+            method=method,
+            init=tmp_path / "start.pth",
+            backbone="test_resnet",
+            epochs=1,
+            settings={"probe.every": 0, "log.report": False},
+        )
+        found = tomllib.loads((run / "config.toml").read_text())["method"]
+        assert (found["name"], found["preset"]) == (name, "adapt")
+
+
 @pytest.fixture
 def example_data(tmp_path: Path) -> Path:
     from carl.data.sources.shapes import make_shapes

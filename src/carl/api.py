@@ -31,8 +31,9 @@ def pretrain(
     """Learn an encoder as `carl pretrain` does, and return the run directory.
 
     `data` is what the command takes, or a map-style Dataset, whose images are first written to the cache as one file.
-    None takes the command's default. `init` is an encoder to adapt, named as for the command. `settings` holds any
-    other value as {"section.key": value}. With `resume`, a run that is already at `out` is resumed.
+    None takes the command's default. `init` is an encoder to adapt, named as for the command; then `method` is simclr
+    if it is None. `settings` holds any other value as {"section.key": value}. With `resume`, a run that is already at
+    `out` is resumed.
     """
     from carl.training.plan import PretrainRequest, plan
     from carl.training.run import carry_out

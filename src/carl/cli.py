@@ -495,8 +495,10 @@ def embed(
 @cli.command(epilog=preset_words())
 @click.argument("data", required=False)
 @click.option(
-    "--method", metavar="NAME", help=f"Training method: {', '.join(method_names())}.  [default: {defaults.METHOD}]"
-)
+    "--method", metavar="NAME",
+    help=f"Training method: {', '.join(method_names())}.  "
+    f"[default: {defaults.METHOD}; {defaults.ADAPT_METHOD} with --init]",
+)  # fmt: skip
 @click.option("--preset", metavar="NAME", help=PRESET_HELP)
 @click.option(
     "--backbone", metavar="NAME", help=f"Encoder architecture: any timm model.  [default: {defaults.BACKBONE}]"
@@ -509,7 +511,8 @@ def embed(
 @click.option(
     "--init",
     metavar="ENCODER",
-    help="Adapt an encoder: a run, a weights file or timm:NAME. The run keeps it if training made it no better.",
+    help="Adapt an encoder: a run, a weights file or timm:NAME. The run keeps it if training made it no better. The "
+    f"method is {defaults.ADAPT_METHOD}, which gained most; --method {defaults.METHOD} is possible too.",
 )
 @click.option(
     "--image-size",

@@ -41,7 +41,7 @@ KNN_NEIGHBOURS = 20  # the number that counts, of the probe and of `carl eval`
 KNN_TEMPERATURE = 0.1  # lightly's; Wu et al. 2018 use 0.07
 
 ADAPT = "adapt"  # the preset for an encoder that exists
-ADAPT_METHOD = "simclr"  # of those that have it, the one that gains most (results/adapt/README.md)
+ADAPT_METHOD = "simclr"  # with `--init`: of those that have the preset, what gains most (results/adapt/README.md)
 ADAPTED_IMAGES = 6000  # seen in a run of it: most of what an encoder gains, it gains in the first fifty steps
 ADAPT_BATCH_SIZE = 128
 COMPARED = "robust"  # the preset of `carl compare`: it shares views, head and rate among all methods

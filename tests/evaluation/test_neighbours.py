@@ -9,7 +9,14 @@ from sklearn.neighbors import KNeighborsClassifier
 
 from carl import nearest
 from carl.evaluation import neighbours
-from carl.evaluation.neighbours import knn_accuracy, knn_scores, neighbour_stability, view_separation
+from carl.evaluation.neighbours import (
+    knn_accuracy,
+    knn_right_among,
+    knn_scores,
+    neighbour_stability,
+    shared_neighbours,
+    view_separation,
+)
 
 
 def clouds(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,6 +54,28 @@ def test_more_neighbours_than_images_are_all_the_images():
     assert knn_accuracy(train, labels, test, truth, (200,))[200] == knn_accuracy(train, labels, test, truth, (30,))[30]
 
 
+@pytest.mark.parametrize("k", [1, 5, 20])
+def test_images_that_judge_each_other_are_each_judged_by_the_others_alone(k: int):
+    features, labels = clouds(120, 0)
+    expected = []
+    for own in range(len(features)):
+        others = [row for row in range(len(features)) if row != own]
+        reference = KNeighborsClassifier(
+            n_neighbors=k, metric="cosine", algorithm="brute", weights=lambda distance: np.exp(-distance / 0.1)
+        ).fit(features[others].numpy(), labels[others].numpy())
+        expected.append(reference.predict(features[own : own + 1].numpy())[0] == labels[own].item())
+    assert knn_right_among(features, labels, k).tolist() == expected
+
+
+def test_equal_images_judge_each_other_and_never_themselves():
+    features, labels = torch.ones(4, 3), torch.tensor([0, 1, 2, 3])
+    assert knn_right_among(features, labels, 3).tolist() == [False] * 4
+    assert knn_right_among(features, torch.tensor([0, 0, 0, 0]), 20).tolist() == [True] * 4
+    pairs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
+    assert knn_right_among(pairs, torch.tensor([0, 0, 1, 1]), 1).all()
+    assert not knn_right_among(pairs, torch.tensor([0, 1, 0, 1]), 1).any()
+
+
 def test_views_that_see_the_same_have_stable_neighbours_and_unrelated_ones_only_by_chance():
     generator = torch.Generator().manual_seed(0)
     images, others, third = (torch.randn(400, 16, generator=generator) for _ in range(3))
@@ -59,6 +88,7 @@ def test_an_image_is_no_neighbour_of_itself():
     second = images.clone()
     second[0] = torch.tensor([0.0, 1.0])  # cut otherwise, image 0 looks like images 2 and 3
     assert neighbour_stability(images, second, images, count=1) == 75.0
+    assert shared_neighbours(images, second, images, count=1).tolist() == [0, 1, 1, 1]
 
 
 def test_views_of_one_image_are_far_from_those_of_others_only_if_they_are_alike():

@@ -6,6 +6,7 @@ import io
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console as RichConsole
 
@@ -102,6 +103,9 @@ def test_quality_is_accuracy_where_there_are_labels_and_otherwise_the_verdict():
     assert ProbeResult(None, 5.0, 0.3, None, []).start == "RankMe 5"
     assert ProbeResult(None, 5.0, 0.3, None, []).start_explained.startswith("how many directions")
     assert ProbeResult(None, 5.0, 0.3, 22.5, []).start_explained == ""
+    among = ProbeResult(None, 5.0, 0.3, None, [], knn_among=60.0, shared=np.array([5, 0, 5, 0, 5, 0]))
+    assert among.quality == among.start == "kNN among the training images 60.0%"
+    assert "neighbour stability 50.0%" in among.details
     assert ProbeResult(None, 5.0, 0.3, 22.5, []).details.startswith("kNN (online) 22.5%")
 
 

@@ -121,7 +121,8 @@ def labelled_data(
     train, test = dataset.train, dataset.test
     if not train.labelled or test is None or not test.labelled:
         what = "labels" if not train.labelled else "test split with labels"
-        raise UserError(f"{source} has no {what}, which this protocol needs; evaluate on other data with --data")
+        own = "train with --set data.held_out=N to set some of these aside, or " if train.labelled else ""
+        raise UserError(f"{source} has no {what}, which this protocol needs; {own}evaluate on other data with --data")
     if train.images.channels != len(statistics.mean):
         raise UserError(
             f"{source} has {train.images.channels} channels and the encoder was trained on {len(statistics.mean)}; "

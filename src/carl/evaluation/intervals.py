@@ -74,9 +74,11 @@ def packed(right: np.ndarray) -> str:
 
 
 def unpacked(text: object, images: int) -> np.ndarray | None:
-    """The bits of `packed`; None if the text is not of that many images."""
+    """The bits of `packed`; None if there is no text, or it is not of that many images."""
+    if not isinstance(text, str):
+        return None
     try:
-        found = np.frombuffer(base64.b64decode(str(text), validate=True), dtype=np.uint8)
+        found = np.frombuffer(base64.b64decode(text, validate=True), dtype=np.uint8)
     except (binascii.Error, ValueError):
         return None
     return np.unpackbits(found)[:images].astype(bool) if len(found) == math.ceil(images / 8) else None

@@ -5,6 +5,7 @@ Our own, because scikit-learn's classifier runs on the CPU alone and takes one n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -32,12 +33,33 @@ def knn_scores(
     scores: dict[int, list[Tensor]] = {k: [] for k in neighbours}
     for query in queries.split(CHUNK):
         similarity, found = nearest(query, bank, largest)
-        weights = ((similarity - 1) / temperature).exp()  # a common factor, so that no weight overflows
-        votes = train_labels[found]
         for k in neighbours:
-            score = query.new_zeros(len(query), classes)
-            scores[k].append(score.scatter_add_(1, votes[:, :k], weights[:, :k]))
+            scores[k].append(_votes(similarity[:, :k], train_labels[found[:, :k]], temperature, classes))
     return {k: torch.cat(parts) for k, parts in scores.items()}
+
+
+def _votes(similarity: Tensor, labels: Tensor, temperature: float, classes: int) -> Tensor:
+    """Class scores (M, classes) from the similarities and the labels of each image's neighbours, (M, k) both."""
+    weights = ((similarity - 1) / temperature).exp()  # a common factor, so that no weight overflows
+    return similarity.new_zeros(len(similarity), classes).scatter_add_(1, labels, weights)
+
+
+def knn_right_among(
+    features: Tensor, labels: Tensor, neighbours: int = KNN_NEIGHBOURS, temperature: float = KNN_TEMPERATURE
+) -> Tensor:
+    """Which labelled images the nearest others name rightly: (N,). No image has a say about itself."""
+    bank, labels = F.normalize(features, dim=1), labels.long()
+    count, right = min(neighbours, len(bank) - 1), []
+    for start in range(0, len(bank), CHUNK):
+        query = bank[start : start + CHUNK]
+        own = torch.arange(start, start + len(query), device=bank.device)[:, None]
+        similarity, found = nearest(query, bank, count + 1)
+        # An image that is not among the neighbours of itself, because others are equal to it, loses the last of them.
+        similarity, order = similarity.masked_fill(found == own, -math.inf).sort(dim=1, descending=True, stable=True)
+        voters = labels[found.gather(1, order)[:, :count]]
+        scores = _votes(similarity[:, :count], voters, temperature, int(labels.max()) + 1)
+        right.append(scores.argmax(1) == labels[start : start + CHUNK])
+    return torch.cat(right)
 
 
 def neighbour_stability(first: Tensor, second: Tensor, images: Tensor, count: int = 5) -> float:
@@ -45,6 +67,11 @@ def neighbour_stability(first: Tensor, second: Tensor, images: Tensor, count: in
 
     `first` and `second` are features (N, D) of one view of each image, `images` those of the whole images.
     """
+    return 100 * shared_neighbours(first, second, images, count).float().mean().item() / min(count, len(images) - 1)
+
+
+def shared_neighbours(first: Tensor, second: Tensor, images: Tensor, count: int = 5) -> Tensor:
+    """How many of its `count` nearest images the two views of each image share: (N,) whole numbers."""
     bank = F.normalize(images, dim=1)
     count = min(count, len(bank) - 1)
     own = torch.arange(len(bank), device=bank.device)[:, None]
@@ -54,7 +81,7 @@ def neighbour_stability(first: Tensor, second: Tensor, images: Tensor, count: in
         place = place.masked_fill(place == own, -1)  # an image is no neighbour of itself
         found.append(place.gather(1, (place < 0).int().sort(dim=1, stable=True).indices)[:, :count])
     shared = found[0][:, :, None] == found[1][:, None, :]  # (N, count, count)
-    return 100 * shared.any(dim=2).float().mean().item()
+    return shared.any(dim=2).sum(dim=1)
 
 
 def view_separation(first: Tensor, second: Tensor) -> float:

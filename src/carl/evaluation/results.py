@@ -14,13 +14,14 @@ from carl.evaluation.intervals import Interval, Judged, difference, interval, un
 from carl.evaluation.protocols import PROTOCOLS
 from carl.evaluation.protocols.base import TOP_1, TOP_5
 from carl.records.metrics import is_number
-from carl.records.run_directory import kept_epoch
+from carl.records.run_directory import LAST, kept_epoch
 
 ACCURACIES = (TOP_1, TOP_5)  # figures that are accuracies; so are those named after a number of neighbours
 MOST_IMAGES = 10**8  # of a test set; a file that claims more is not believed
 TRAINED, UNTRAINED, AT_START = "trained", "random", "start"  # in a result file: whose figures they are
 GAINS = {"gain": UNTRAINED, "gain_over_start": AT_START}  # name in a result file: what the gain is over
 RANDOM_WEIGHTS, START = "random weights", "the start"  # what an encoder is compared with, in words
+NOT_KEPT = "adapted, not kept"  # what a run trained if it kept the encoder that it started from
 PROBE = "probe"  # takes the place of a protocol for scores that are not from result files
 
 
@@ -57,6 +58,7 @@ class Score:
     shortened: str = ""  # "1 of 100 epochs"
     seen: str = ""  # "whole images", where the protocol has another part of them, or "held-out images"
     own_data: bool = True
+    whose: str = ""  # which encoder a probe saw, in words, if it is not the one that the run keeps
 
     @property
     def baseline(self) -> float | None:
@@ -285,7 +287,10 @@ def _other_weights(result: dict[str, Any], encoder_hash: str) -> str:
     """Which weights were measured, if they are not the run's last."""
     if result.get("encoder_hash") == encoder_hash:
         return ""
-    epoch = kept_epoch(str(result.get("target", "")))
+    target = str(result.get("target", ""))
+    if Path(target).name == LAST:
+        return NOT_KEPT
+    epoch = kept_epoch(target)
     return "other weights than the run's last" if epoch is None else f"weights of epoch {epoch}"
 
 

@@ -11,7 +11,7 @@ from carl import files
 
 Record = dict[str, Any]
 
-TEXTS = ("kind", "event", "verdict", "knn_right")
+TEXTS = ("kind", "event", "verdict", "knn_right", "neighbours_shared")
 FINISHED = "finished"  # event of a run that has reached its last epoch
 LISTS_OF_TEXTS = ("findings", "warnings")
 LARGEST = 1e300  # figures below this can be averaged with others without overflow

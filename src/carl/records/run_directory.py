@@ -51,6 +51,9 @@ class DataRecord:
             raise ValueError(f"mean {self.mean} and std {self.std}")
 
 
+LAST = "last.safetensors"  # of `encoders/`
+
+
 class RunDirectory:
     """Paths and files of one run."""
 
@@ -68,7 +71,7 @@ class RunDirectory:
         self.results = path / "results"
         self.kept_encoders = path / "encoders"
         self.start_file = self.kept_encoders / "start.safetensors"  # what a run with --init started from
-        self.last_file = self.kept_encoders / "last.safetensors"  # what it trained, if that is not what it keeps
+        self.last_file = self.kept_encoders / LAST  # what it trained, if that is not what it keeps
         self.lock_file = path / ".lock"
 
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from carl.records.adaptation import GAINED, LOST
+from carl.records.adaptation import GAINED, LOST, STABILITY_ERROR, VOTERS
 from carl.records.metrics import Record, is_number
 from carl.records.prototypes import NEARLY_ALL
 from carl.reporting.run_reader import Run
@@ -29,6 +29,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "info_nce": (LOSS, "InfoNCE over images"),
     "proto_nce": (LOSS, "ProtoNCE over clusters"),
     "knn": (LEARNED, "kNN probe, online (%)"),
+    "knn_among": (LEARNED, "kNN among the training images (%)"),
     "neighbour_stability": (LEARNED, "Nearest images that two views share (%)"),
     "view_separation": (LEARNED, "Views of one image apart from those of others (standard deviations)"),
     "rank_me": (LEARNED, "Dimensions in use (RankMe)"),
@@ -54,7 +55,7 @@ KNOWN: dict[str, tuple[str, str]] = {
     "queue_filled": (MORE, "Fraction of the queue that is filled"),
     "queue_age": (MORE, "Steps since the oldest key in the queue"),
 }
-NOT_DRAWN = {"step", "epoch", "seconds", "prototypes", "images", GAINED, LOST}
+NOT_DRAWN = {"step", "epoch", "seconds", "prototypes", "images", GAINED, LOST, STABILITY_ERROR, VOTERS}
 MOST_POINTS = 300  # of a line; more are averaged, a chart is about as many pixels wide
 
 

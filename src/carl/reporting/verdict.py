@@ -14,8 +14,8 @@ from typing import Any
 
 from carl import durations
 from carl.defaults import ADAPT, ADAPT_METHOD
-from carl.evaluation.results import PROBE, Score, in_order, most_telling, read_scores
-from carl.records.adaptation import EXPLAINED, Adaptation, adaptation
+from carl.evaluation.results import NOT_KEPT, PROBE, Score, in_order, most_telling, read_scores
+from carl.records.adaptation import KNN_AMONG, VOTERS, Adaptation, adaptation
 from carl.records.metrics import end_of, is_number
 from carl.records.prototypes import FEW, NEARLY_ALL
 from carl.records.verdicts import COLLAPSED, EARLY_STEPS, HEALTHY, PARTLY_COLLAPSED, TOO_EARLY_TO_JUDGE
@@ -92,7 +92,8 @@ def judge(run: Run, training: bool = False) -> Verdict:
     if tone == "good" and best is not None and _may_have_learned_nothing(best):
         tone, but = "warn", f"but not {_clearly(best)}better than {best.baseline_name}"
     if start is not None and run.finished:
-        figures = f"{start.in_words()[:1].upper()}{start.in_words()[1:]} ({EXPLAINED[start.measure]}). {figures}"
+        words = start.in_words(explained=True)
+        figures = f"{words[:1].upper()}{words[1:]}. {figures}"
         if not start.is_better or start.may_be_chance:
             clearly = "clearly " if start.is_better else ""
             tone, but = "bad" if tone == "bad" else "warn", f"but not {clearly}better than the encoder it started from"
@@ -155,20 +156,41 @@ def _next_steps(run: Run, last: dict[str, Any], training: bool) -> list[Step]:
     if run.finished and rise is not None and rise >= STILL_RISING and is_number(epochs):
         advice = f"The kNN accuracy still rose by {rise:.1f} points in the last quarter of the run. Train longer:"
         steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {2 * int(epochs)}"))
-    if (
-        run.finished
-        and "knn" in last
-        and not any(score.protocol != PROBE and score.comparable for score in scores(run))
-    ):
-        before = "random weights" if start is None else "the encoder it started from"
-        steps.append(Step(f"Measure it on all the data, and compare it with {before}:", f"carl eval {run.quoted}"))
+    if run.finished and "knn" in last and not _is_measured(run):
+        steps.append(_step_to_measure(run, has_start=start is not None))
     if run.finished and last and not scores(run):
         steps += _steps_without_score(run)
     return steps
 
 
+def _is_measured(run: Run) -> bool:
+    """Whether `carl eval` measured what the run trained."""
+    whole = [score for score in scores(run) if score.protocol != PROBE and not score.shortened]
+    return any(score.encoder == NOT_KEPT if _kept_its_start(run) else not score.encoder for score in whole)
+
+
+def _step_to_measure(run: Run, has_start: bool) -> Step:
+    """The command that measures what the run trained: `carl eval RUN` would compare a kept start with itself."""
+    if _kept_its_start(run):
+        return Step(
+            "Measure the adapted encoder on all the data, and compare it with the one it started from:",
+            f"carl eval {shlex.quote(str(run.directory.last_file))}",
+        )
+    before = "the encoder it started from" if has_start else "random weights"
+    return Step(f"Measure it on all the data, and compare it with {before}:", f"carl eval {run.quoted}")
+
+
+def _kept_its_start(run: Run) -> bool:
+    return run.directory.last_file.is_file()
+
+
 def _steps_if_unsettled(run: Run, last: dict[str, Any]) -> list[Step]:
-    """What to know of a short run whose figures and gallery differ: probes see it with the statistics of the batch."""
+    """What to know of a short run whose figures and gallery differ: probes see it with the statistics of the batch.
+
+    An encoder that existed before the run has statistics that have settled.
+    """
+    if run.value("model", "init") is not None:
+        return []
     step, used = last.get("step"), last.get("used")
     by_prototypes = run.gallery is not None and str(run.gallery.get("grouping")) == "prototypes"
     if not (run.gallery and by_prototypes and is_number(step) and is_number(used)):
@@ -188,7 +210,7 @@ def _steps_if_unsettled(run: Run, last: dict[str, Any]) -> list[Step]:
 def _steps_if_no_better(run: Run) -> list[Step]:
     """What to do with a run that made the encoder no better than the one it started from."""
     steps = []
-    if run.directory.last_file.is_file():
+    if _kept_its_start(run):
         steps.append(
             Step(
                 "The run keeps the encoder that it started from, as encoder.safetensors. The adapted one is "
@@ -210,6 +232,8 @@ def _steps_without_score(run: Run) -> list[Step]:
     if start is not None and not start.is_better:  # what was trained is not kept, so there is nothing to judge
         return _steps_to_use(run, "Find images like one of yours with the encoder that is kept:")
     before = "random weights" if start is None else "the encoder that the run started from"
+    if start is not None and start.measure == KNN_AMONG:
+        return [*_steps_to_hold_out(run), *_steps_to_use(run, "Use it. Find images like one of yours:")]
     if "labels" in run.gallery:
         judged = (
             "There are no test images, so no score says how good the encoder is. Neighbours below has how many images "
@@ -228,6 +252,20 @@ def _steps_without_score(run: Run) -> list[Step]:
         advice = f"If not, train longer, or {otherwise}:"
         steps.append(Step(advice, f"carl pretrain --resume {run.quoted} --epochs {longer}"))
     return [*steps, *_steps_to_use(run, "If so, use it. Find images like one of yours:")]
+
+
+def _steps_to_hold_out(run: Run) -> list[Step]:
+    """How to judge an adapted encoder on images that it did not train on."""
+    count = run.data.get("images")
+    held_out = count // 10 if isinstance(count, int) else 0
+    if not held_out:
+        return []
+    again = ["--config", str(run.directory.config_file), "--out", f"{run.directory.path}-held-out"]
+    advice = (
+        "There are no test images, so the training images judged each other. To compare both encoders on images that "
+        "were not trained on, hold some out:"
+    )
+    return [Step(advice, shlex.join(["carl", "pretrain", *again, "--set", f"data.held_out={held_out}"]))]
 
 
 def _steps_to_use(run: Run, search: str) -> list[Step]:
@@ -295,7 +333,8 @@ def _gain_note(run: Run, best: Score) -> str:
     other = headline(run, beside_baseline=True)
     if other is None:
         return ""
-    note = f"{other.gain:+.1f} points over {other.baseline_name} ({other.baseline:.1f}%)"
+    note = f"{other.whose + ': ' if other.whose else ''}{other.gain:+.1f} points over {other.baseline_name}"
+    note += f" ({other.baseline:.1f}%)"
     if other.start is not None and other.random is not None:
         note += f"; random weights {other.random:.1f}%"
     return note if other.identity == best.identity else f"{other.label}: {note}"
@@ -364,15 +403,26 @@ def _probed(run: Run) -> list[Score]:
             protocol=PROBE,
             title="kNN probe, online",
             name=f"k = {k}",
-            how=f"online: {values.get('train_images', '?')} training images vote on a sample of the test images",
+            how=f"online: {_voters(run, probes[-1])} training images vote on a sample of the test images",
             data=own_data(run),
             value=probes[-1]["knn"],
             random=None if from_weights else before,
             start=before if from_weights else None,
             images=run.identity.fingerprint or run.identity.source,
             values=json.dumps({key: values.get(key) for key in ("images", "temperature", "train_images")}),
+            whose=NOT_KEPT if _kept_its_start(run) else "",
         )
     ]
+
+
+def _voters(run: Run, probe: dict[str, Any]) -> str:
+    """How many training images a probe asked. Older runs say how many they wanted, and how many there are."""
+    counts = (
+        [probe[VOTERS]]
+        if is_number(probe.get(VOTERS))
+        else [run.value("probe", "train_images"), run.data.get("images")]
+    )
+    return f"{min((int(count) for count in counts if is_number(count)), default=0) or '?'}"
 
 
 def headline(run: Run, beside_baseline: bool = False) -> Score | None:

@@ -138,7 +138,7 @@ def plan(request: PretrainRequest) -> Plan:
         notes=(
             *dataset.notes,
             *remarks_on_weights(weights, facts.image_size, config.data.mean is not None),
-            *(remarks_on_method(config, method, facts) if run is None else ()),
+            *(remarks_on_method(layer, config, method, facts) if run is None else ()),
             *remarks_on_data(config, dataset, facts),
             *(remarks_on_length(layer, config, facts) if run is None else ()),
             *method.remarks(config, facts),
@@ -207,7 +207,7 @@ def configured(layer: Layer) -> tuple[Config, Dataset, PretrainedWeights | None,
 
     Everything the user wrote is checked before the data are opened, so that a slip costs no time.
     """
-    method = find_method(str(merge([layer]).get("method", {}).get("name", METHOD)))
+    method = find_method(method_asked(layer))
     config = resolve([layer], method.Options)
     check_views(config.views)
     check_text("data.source", config.data.source)
@@ -248,7 +248,7 @@ def _with_data(config: Config, weights: PretrainedWeights | None) -> tuple[Confi
 def completed(layer: Layer, facts: DataFacts) -> Config:
     """The values that were asked for; the preset for this kind of data gives all others."""
     given = merge([layer])
-    method = find_method(str(given.get("method", {}).get("name", METHOD)))
+    method = find_method(method_asked(given))
     has_start = given.get("model", {}).get("init") is not None
     preset = given.get("method", {}).get("preset") or method.usual_preset(facts, epochs_asked(given, facts), has_start)
     known, chosen = {"data": {"image_size": facts.image_size}}, {"method": {"preset": preset}}
@@ -262,6 +262,22 @@ def completed(layer: Layer, facts: DataFacts) -> Config:
         )
     precision = settled_precision(config.train.precision, pick_device(config.train.device).type)
     return method.completed(_with_precision(config, precision))
+
+
+def method_asked(layer: Layer) -> str:
+    """The method that is named; otherwise the one that adapts best for a run with a start, or else CARL.
+
+    CARL stays the usual method of a run with a start too if another preset than `adapt` is asked for, or a value that
+    is CARL's alone, such as --prototypes.
+    """
+    given = merge([layer])
+    method = given.get("method", {})
+    if "name" in method:
+        return str(method["name"])
+    if given.get("model", {}).get("init") is None or (method.get("preset") or ADAPT) != ADAPT:
+        return METHOD
+    adapting, usual = (set(METHODS[name].Options.model_fields) for name in (ADAPT_METHOD, METHOD))
+    return METHOD if method.keys() & (usual - adapting) else ADAPT_METHOD
 
 
 def _with_precision(config: Config, precision: str) -> Config:
@@ -392,9 +408,19 @@ def checked_views(config: Config, dataset: Dataset) -> Views:
     return views
 
 
-def remarks_on_method(config: Config, method: type[Method], facts: DataFacts) -> list[str]:
-    """That a method has no values for an encoder that exists: those for random weights make a good one worse."""
-    if config.model.init is None or method.needs_labels or ADAPT in method.presets(facts):
+def remarks_on_method(layer: Layer, config: Config, method: type[Method], facts: DataFacts) -> list[str]:
+    """Which method adapts an encoder if none is named, or that the named one has no values for an encoder that exists.
+
+    Values for random weights make a good encoder worse.
+    """
+    if config.model.init is None:
+        return []
+    if "name" not in merge([layer]).get("method", {}) and config.method.name == ADAPT_METHOD:
+        return [
+            f"{ADAPT_METHOD} adapts the encoder, because it gained more than {METHOD} in our measurements; "
+            f"--method {METHOD} is possible too"
+        ]
+    if method.needs_labels or ADAPT in method.presets(facts):
         return []
     return [
         f"{config.method.name} has no preset for an encoder that exists, so all its layers learn as if from the "

@@ -18,8 +18,8 @@ from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.evaluation.features import frozen, map_images
 from carl.evaluation.intervals import packed, unpacked
-from carl.evaluation.neighbours import knn_right, neighbour_stability, view_separation
-from carl.methods import Method
+from carl.evaluation.neighbours import knn_right, knn_right_among, shared_neighbours, view_separation
+from carl.methods import Method, find_method
 from carl.methods.base import spread
 from carl.methods.health import (
     TOO_EARLY,
@@ -31,7 +31,19 @@ from carl.methods.health import (
     verdict,
 )
 from carl.models.batch_norm import by_batch_statistics
-from carl.records.adaptation import GAINED, KNN, LOST, RIGHT, SEPARATION, STABILITY
+from carl.records.adaptation import (
+    GAINED,
+    KNN,
+    KNN_AMONG,
+    LOST,
+    NAMES,
+    RIGHT,
+    SEPARATION,
+    SHARED,
+    STABILITY,
+    STABILITY_ERROR,
+    VOTERS,
+)
 from carl.records.metrics import Record
 from carl.records.verdicts import EARLY_STEPS
 from carl.training.console import Console, Probed
@@ -40,6 +52,7 @@ from carl.views.views import Views
 
 PROBE_EPOCH = 2**31 - 1  # the probe's views are drawn from an epoch that training never reaches
 AT_ONCE = 256  # images that go through the model together
+NEIGHBOURS = 5  # of an image that should stay the same over its views; fewer for fewer images
 
 
 @dataclass(frozen=True)
@@ -49,17 +62,30 @@ class ProbeResult:
     spread: float  # of the unit embeddings that the loss compares; 0 when all are the same
     knn: float | None  # None without labels
     findings: list[Finding]
-    stability: float | None = None  # of the nearest neighbours over views; only where there is a start to compare with
-    separation: float | None = None  # of views of one image from those of others; likewise
-    right: np.ndarray | None = None  # which test images kNN names rightly; likewise
+    voters: int | None = None  # labelled training images that voted; None where none did
+    # What follows is measured only where there is a start to compare with.
+    knn_among: float | None = None  # of the training images, each judged by the others; only where nothing else judges
+    right: np.ndarray | None = None  # which images the one or the other kNN names rightly
+    shared: np.ndarray | None = None  # how many nearest neighbours the views of each image share
+    separation: float | None = None  # of views of one image from those of others
+
+    @property
+    def stability(self) -> float | None:
+        """Of the nearest neighbours over views, in percent."""
+        return None if self.shared is None else float(per_image_stability(self.shared).mean())
 
     def record(self, judged: bool = True) -> Record:
         record: Record = {} if self.health is None else dict(self.health.as_metrics())
         record["rank_me"], record["spread"] = self.rank, self.spread
         if self.knn is not None:
             record[KNN] = self.knn
-        if self.stability is not None:
+        if self.knn_among is not None:
+            record[KNN_AMONG] = self.knn_among
+        if self.voters is not None:
+            record[VOTERS] = self.voters
+        if self.shared is not None:
             record[STABILITY] = self.stability
+            record[SHARED] = "".join(map(str, self.shared.tolist()))
         if self.right is not None:
             record[RIGHT] = packed(self.right)
         if self.separation is not None:
@@ -73,15 +99,18 @@ class ProbeResult:
     def quality(self) -> str:
         """The main figure, in a few words: kNN accuracy where there are labels, otherwise the verdict."""
         if self.knn is not None:
-            return f"kNN probe {self.knn:.1f}%"
+            return f"{NAMES[KNN]} {self.knn:.1f}%"
+        if self.knn_among is not None:
+            return f"{NAMES[KNN_AMONG]} {self.knn_among:.1f}%"
         if self.stability is not None:
-            return f"neighbour stability {self.stability:.1f}%"
+            return f"{NAMES[STABILITY]} {self.stability:.1f}%"
         return f"probe {verdict(self.findings)}, RankMe {self.rank:.0f}"
 
     @property
     def start(self) -> str:
         """The main figure of an untrained model, which there is no verdict on."""
-        return f"RankMe {self.rank:.0f}" if self.knn is None and self.stability is None else self.quality
+        unknown = self.knn is None and self.knn_among is None and self.stability is None
+        return f"RankMe {self.rank:.0f}" if unknown else self.quality
 
     @property
     def start_explained(self) -> str:
@@ -92,8 +121,10 @@ class ProbeResult:
     def details(self) -> str:
         """The figures, in words that none of training's figures has."""
         parts = [] if self.knn is None else [f"kNN (online) {self.knn:.1f}%"]
+        if self.knn_among is not None:
+            parts.append(f"{NAMES[KNN_AMONG]} {self.knn_among:.1f}%")
         if self.stability is not None:
-            parts.append(f"neighbour stability {self.stability:.1f}%")
+            parts.append(f"{NAMES[STABILITY]} {self.stability:.1f}%")
         if self.health is not None:
             parts.append(
                 f"{self.health.used} of {self.health.prototypes} prototypes chosen by {self.health.images} images"
@@ -108,8 +139,9 @@ class Probe:
     The model is seen with the running statistics of batch norm, as it will be used. In the first EARLY_STEPS these are
     not yet those of images, or lag behind weights that change fast, and it is seen with the statistics of its batch, as
     training sees it. Before training that is so for prototype health alone: random weights are measured elsewhere too,
-    as they are. An encoder that started from weights always is seen as it will be used, and its neighbours are measured
-    without labels too, because it has a start to be compared with.
+    as they are. An encoder that started from weights always is seen as it will be used, and only the new head by the
+    statistics of its batch. Its neighbours are measured without labels too, because it has a start to be compared with;
+    and if there are labels but no test images, the training images judge each other.
     """
 
     def __init__(self, config: Config, dataset: Dataset, views: Views, device: torch.device) -> None:
@@ -118,11 +150,16 @@ class Probe:
         self.voters = _labelled_rows(dataset.train, config.probe.train_images)
         self.has_start = config.model.init is not None
         self.judged = None if dataset.test is None else _labelled_rows(dataset.test, config.probe.images)
+        # Not for a method that learned these labels: its features know them.
+        compares = self.has_start and self.judged is None and not find_method(config.method.name).needs_labels
+        self.judges_itself = compares and _tells_classes_apart(dataset.train, self.voters)
 
     @property
     def passes(self) -> int:
         """Images through the encoder in a probe: two views, embeddings and features of the sample, and those of kNN."""
-        knn = 0 if self.voters is None or self.judged is None else len(self.voters) + len(self.judged)
+        knn = 0
+        if self.voters is not None and (self.judges_itself or self.judged is not None):
+            knn = len(self.voters) + (0 if self.judged is None else len(self.judged))
         return 4 * len(self.sample) + knn
 
     def run(self, method: Method, epochs_done: int, steps_done: int) -> ProbeResult:
@@ -133,13 +170,15 @@ class Probe:
         findings = method.findings(health, spread_found, epochs_that_count(epochs_done, steps_done))
         features = self._map(method, method.encoder, split, rows, by_batch)
         right = self._right(method, by_batch)
-        knn = None if right is None else 100 * float(right.mean())
+        percent = None if right is None else 100 * float(right.mean())
+        knn, among = (None, percent) if self.judges_itself else (percent, None)
+        voters = None if right is None or self.voters is None else len(self.voters)
         if not self.has_start or len(rows) < 3:
-            return ProbeResult(health, rank_me(features), spread_found, knn, findings)
+            return ProbeResult(health, rank_me(features), spread_found, knn, findings, voters)
         first, second = self._features_of_views(method)
-        stable, separate = neighbour_stability(first, second, features), view_separation(first, second)
+        shared, separate = shared_neighbours(first, second, features, NEIGHBOURS), view_separation(first, second)
         return ProbeResult(
-            health, rank_me(features), spread_found, knn, findings, stability=stable, separation=separate, right=right
+            health, rank_me(features), spread_found, knn, findings, voters, among, right, shared.numpy(), separate
         )
 
     def _map(
@@ -164,7 +203,8 @@ class Probe:
 
     def _health(self, method: Method, by_batch: bool) -> PrototypeHealth | None:
         split = self.dataset.pretraining
-        statistics = by_batch_statistics(method) if by_batch and len(self.sample) > 1 else nullcontext()
+        seen_by_batch = method.head if self.has_start else method
+        statistics = by_batch_statistics(seen_by_batch) if by_batch and len(self.sample) > 1 else nullcontext()
         first: list[Tensor] = []
         second: list[Tensor] = []
         with frozen(method), statistics:
@@ -191,20 +231,27 @@ class Probe:
         return torch.cat(views[0]), torch.cat(views[1])
 
     def _right(self, method: Method, by_batch: bool) -> np.ndarray | None:
-        """Which test images of the sample the nearest training images name rightly; None without labels."""
+        """Which images of the sample the nearest training images name rightly; None without labels.
+
+        They are test images, or the training images themselves where these judge each other.
+        """
         train, test = self.dataset.train, self.dataset.test
+        k, temperature = self.config.probe.neighbours, self.config.probe.temperature
+        if self.voters is not None and self.judges_itself:
+            assert train.labels is not None
+            features = self._map(method, method.encoder, train, self.voters, by_batch)
+            return knn_right_among(features, torch.from_numpy(train.labels[self.voters]), k, temperature).numpy()
         if self.voters is None or self.judged is None or test is None:
             return None
         assert train.labels is not None
         assert test.labels is not None
-        k = self.config.probe.neighbours
         right = knn_right(
             self._map(method, method.encoder, train, self.voters, by_batch),
             torch.from_numpy(train.labels[self.voters]),
             self._map(method, method.encoder, test, self.judged, by_batch),
             torch.from_numpy(test.labels[self.judged]),
             (k,),
-            self.config.probe.temperature,
+            temperature,
         )
         return right[k].numpy()
 
@@ -251,13 +298,34 @@ class Probing:
 
 
 def changed(earlier: list[Record], result: ProbeResult) -> Record:
-    """How many test images became right since the probe before training, and how many wrong, if that is known."""
-    if result.right is None or not earlier or earlier[0].get("epoch") != 0:
+    """How the images changed since the probe before training, as far as that is known of each.
+
+    How many became right and how many wrong, and the standard error of the mean change in stability.
+    """
+    if not earlier or earlier[0].get("epoch") != 0:
         return {}
-    before = unpacked(earlier[0].get(RIGHT), len(result.right))
-    if before is None:
-        return {}
-    return {GAINED: int((result.right & ~before).sum()), LOST: int((before & ~result.right).sum())}
+    first = earlier[0]
+    found: Record = {}
+    before = None if result.right is None else unpacked(first.get(RIGHT), len(result.right))
+    if before is not None and result.right is not None:
+        found |= {GAINED: int((result.right & ~before).sum()), LOST: int((before & ~result.right).sum())}
+    shared = None if result.shared is None else digits(first.get(SHARED), len(result.shared))
+    if shared is not None and result.shared is not None:
+        change = per_image_stability(result.shared) - per_image_stability(shared)
+        found[STABILITY_ERROR] = float(change.std(ddof=1)) / math.sqrt(len(change))
+    return found
+
+
+def per_image_stability(shared: np.ndarray) -> np.ndarray:
+    """The part of its nearest neighbours that the views of each image share, in percent."""
+    return 100 * shared / min(NEIGHBOURS, len(shared) - 1)
+
+
+def digits(text: object, images: int) -> np.ndarray | None:
+    """One digit per image; None if the text is not that."""
+    if not isinstance(text, str) or len(text) != images or not (text.isascii() and text.isdigit()):
+        return None
+    return np.array(list(text), dtype=np.int64)
 
 
 def worth_saying(result: ProbeResult) -> list[Finding]:
@@ -283,6 +351,11 @@ def _dealt(rows: np.ndarray) -> list[np.ndarray]:
 def _chosen(count: int, most: int) -> np.ndarray:
     """A fixed random sample of positions, in order."""
     return np.sort(np.random.default_rng(0).permutation(count)[:most])
+
+
+def _tells_classes_apart(split: Split, rows: np.ndarray | None) -> bool:
+    """Whether the labels at `rows` are of several classes; those of a single one are always right."""
+    return rows is not None and split.labels is not None and len(np.unique(split.labels[rows])) > 1
 
 
 def _labelled_rows(split: Split, most: int) -> np.ndarray | None:

@@ -25,7 +25,7 @@ from carl.memory import peak_memory
 from carl.methods import Method
 from carl.methods.build import build_method, without_init
 from carl.optim import rate_at
-from carl.records.adaptation import adaptation
+from carl.records.adaptation import KNN, KNN_AMONG, VOTERS, Adaptation, adaptation
 from carl.records.metrics import FINISHED, has_finished
 from carl.records.run_directory import RunDirectory, free_name
 from carl.reporting.pages import write_report
@@ -239,7 +239,8 @@ def last_words(config: Config, journal: Journal, run: RunDirectory, seconds: flo
         if "knn" in last and (config.model.init is None or adaptation(journal.records) is None):
             before = next((r["knn"] for r in probes if r["epoch"] == 0), None)
             start = "" if before is None else f", {before:.1f}% before training"
-            lines.append(f"kNN probe (online, {config.probe.train_images} voters): {last['knn']:.1f}%{start}")
+            voters = last.get(VOTERS, config.probe.train_images)  # older runs did not count them
+            lines.append(f"kNN probe (online, {voters} voters): {last['knn']:.1f}%{start}")
     return lines if config.model.init is None else [*lines, *words_on_start(config, journal, run)]
 
 
@@ -254,7 +255,15 @@ def words_on_start(config: Config, journal: Journal, run: RunDirectory) -> list[
         lines.append(f"{files_kept}; the adapted one is {run.last_file.relative_to(run.path)}")
         if config.method.preset != ADAPT:
             lines.append(f"--method {ADAPT_METHOD} --preset {ADAPT} changes less of the encoder: try that next")
-    if found.may_be_chance:
+    return [*lines, more_certainty(found, run, config.log.report)] if found.may_be_chance else lines
+
+
+def more_certainty(found: Adaptation, run: RunDirectory, has_report: bool) -> str:
+    """How to tell start and end apart if the run's own probes cannot."""
+    if found.measure == KNN:
         adapted = run.last_file if run.last_file.is_file() else run.path
-        lines.append(f"`carl eval {adapted}` measures both on all test images")
-    return lines
+        return f"`carl eval {adapted}` measures both on all test images"
+    if found.measure == KNN_AMONG:
+        return "a new run with --set data.held_out=N compares both on images that it did not train on"
+    page = "the report" if has_report else f"`carl report {run.path}`"
+    return f"{page} shows the neighbours that both find, to judge by eye; a few labels would say more"
