@@ -57,6 +57,6 @@ def test_a_run_of_six_steps_that_is_stopped_resumes_with_the_same_bits(
 
 def test_the_forecast_ends_with_the_last_step():
     forecast = Forecast(Length(epochs=2, steps_per_epoch=4, probe_every=0, steps=6))
-    for _ in range(2):
+    for _ in range(3):
         forecast.add_step(1.0)
-    assert forecast.left(2) == 4.0
+    assert forecast.left(3) == 3.0
