@@ -3,9 +3,9 @@
     python -m benchmarks.paper_runs runs/carl-paper runs/simclr-paper --out results/reproduction/paper
     python -m benchmarks.paper_runs runs/carl-paper --protocols linear --transfer cifar100-train.parquet --out ...
 
-Asks `carl eval` about every encoder of RUN/encoders (`train.keep_epochs`). Results lie in RUN/results, so that nothing
-is measured twice. OUT/RUN.json holds probes and results of a run. The table and the figure are made from all such files
-in OUT, also from runs that are not given again.
+Asks `carl eval` about every encoder of RUN/encoders (`train.keep_epochs`), or about those of `--epochs`. Results lie in
+RUN/results, so that nothing is measured twice. OUT/RUN.json holds probes and results of a run. The table and the figure
+are made from all such files in OUT, also from runs that are not given again.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ PAPER = {
 COLUMNS = ("linear", "linear-cached", "knn", "transfer")
 
 
-def measure(run: RunDirectory, protocols: Sequence[str], transfer: str | None) -> dict[str, Record]:
+def measure(
+    run: RunDirectory, protocols: Sequence[str], transfer: str | None, epochs: Sequence[int] | None
+) -> dict[str, Record]:
     """By epoch and protocol, the results of `carl eval`; transfer only of the last encoder."""
     kept = {int(file.stem[-4:]): file for file in sorted(run.kept_encoders.glob("epoch-????.safetensors"))}
+    if epochs is not None:
+        kept = {epoch: file for epoch, file in kept.items() if epoch in epochs}
     found: dict[str, Record] = {}
     for epoch, file in kept.items():
         requests = [EvaluationRequest(str(file), protocol=protocol) for protocol in protocols]
@@ -55,12 +59,14 @@ def _without_images(result: Record) -> Record:
     return {key: value for key, value in result.items() if key not in ("per_seed", "right")}
 
 
-def record_of(run: RunDirectory, protocols: Sequence[str], transfer: str | None, before: Record) -> Record:
+def record_of(
+    run: RunDirectory, protocols: Sequence[str], transfer: str | None, epochs: Sequence[int] | None, before: Record
+) -> Record:
     """What FOLDER/RUN.json says: configuration, machine, the probes' curve and results, old and new."""
     records = read_records(run.metrics_file)
     probes = [record for record in records if record["kind"] == "probe" and "knn" in record]
     results: dict[str, Record] = before.get("results", {})
-    for epoch, found in measure(run, protocols, transfer).items():
+    for epoch, found in measure(run, protocols, transfer, epochs).items():
         results[epoch] = results.get(epoch, {}) | found
     return {
         "run": run.path.name,
@@ -123,13 +129,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("runs", nargs="*", type=Path)
     parser.add_argument("--protocols", nargs="*", default=["knn", "linear-cached"])
+    parser.add_argument("--epochs", nargs="*", type=int, help="only the encoders of these epochs (unset: all kept)")
     parser.add_argument("--transfer", help="CIFAR-100, to carry the last encoder over to")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     for path in given.runs:
         file = given.out / f"{path.name}.json"
         before = json.loads(file.read_text()) if file.is_file() else {}
-        files.write_json(file, record_of(RunDirectory(path), given.protocols, given.transfer, before))
+        files.write_json(file, record_of(RunDirectory(path), given.protocols, given.transfer, given.epochs, before))
     known = [json.loads(file.read_text()) for file in sorted(given.out.glob("*.json"))]
     files.write_text(given.out / "table.md", table(known))
     with files.atomic_writer(given.out / "curves.png") as file:

@@ -44,6 +44,10 @@ def lars(start: Layer, rate: float) -> Layer:
 BASE = batch(merge([CARL, MILD_VIEWS]), 64)
 FOUR = changed(merge([BASE, MEAN]), views={"count": 4})
 STEEP = lars(BASE, 1.2)
+BASE_OPTIM = {"name": "sgd", "lr": 0.06, "lr_end": 0.0006}
+HEADLESS = changed(  # the loss on the encoder's features, as in the preset `adapt`: parts of the same size
+    STEEP, model={"head": "none"}, method={"parts": 1, "part_size": 4, "temperature": 1.0, "cosine_temperature": 0.115}
+)
 VICREG_BASE = batch(merge([VICREG, MILD_VIEWS]), 64)
 PARTS: dict[str, dict[str, Layer]] = {
     "start": {
@@ -107,6 +111,26 @@ PARTS: dict[str, dict[str, Layer]] = {
         "LARS 1.2, temperature 0.025": changed(STEEP, method={"temperature": 0.025}),
         "LARS 1.2, warm-up of one epoch": changed(STEEP, optim={"warmup_epochs": 1.0}),
         "LARS 1.2, 300 prototypes": changed(STEEP, method={"prototypes": 300}),
+    },
+    "ideas": {
+        "LARS 1.2": STEEP,
+        "LARS 1.2, no head": HEADLESS,
+        "LARS 1.2, no head, SimCLR's temperature 0.2": changed(HEADLESS, method={"cosine_temperature": 0.2}),
+        "SGD 0.06, no head": changed(HEADLESS, optim=BASE_OPTIM),
+        "LARS 1.2, crops of at least 35%": changed(STEEP, views={"crop_min": 0.35}),
+        "LARS 1.2, momentum 0.95": changed(STEEP, optim={"momentum": 0.95}),
+        "LARS 1.2, biases and norms adapted too": changed(STEEP, optim={"exclude": "none"}),
+        "LARS 1.2, a quarter of the jitter": changed(STEEP, views={"jitter_strength": 0.25}),
+        "LARS 1.2, grey 0.1": changed(STEEP, views={"grey": 0.1}),
+        "LARS 1.2, linear fall of the rate": changed(STEEP, optim={"schedule": "linear"}),
+        "LARS 1.2, embedding of 256": changed(
+            STEEP, model={"output_dim": 256}, method={"parts": 64, "temperature": 0.0212}
+        ),
+        "LARS 1.2, side of 48 px": changed(STEEP, data={"image_size": 48}),
+        "LARS 1.2, side of 64 px": changed(STEEP, data={"image_size": 64}),
+        "AdamW 0.002, weight decay 0.05": changed(
+            STEEP, optim={"name": "adamw", "lr": 2e-3, "lr_end": 1e-6, "weight_decay": 0.05, "warmup_epochs": 0.5}
+        ),
     },
     "simclr": {
         "SimCLR, robust": SIMCLR,
