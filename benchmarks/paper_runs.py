@@ -59,6 +59,15 @@ def _without_images(result: Record) -> Record:
     return {key: value for key, value in result.items() if key not in ("per_seed", "right")}
 
 
+def _without_folders(value: Any) -> Any:
+    """The same with absolute paths cut to the names of their files: where they were on this machine helps nobody."""
+    if isinstance(value, dict):
+        return {key: _without_folders(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(one) for one in value]
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
+
+
 def record_of(
     run: RunDirectory, protocols: Sequence[str], transfer: str | None, epochs: Sequence[int] | None, before: Record
 ) -> Record:
@@ -136,7 +145,8 @@ def main() -> None:
     for path in given.runs:
         file = given.out / f"{path.name}.json"
         before = json.loads(file.read_text()) if file.is_file() else {}
-        files.write_json(file, record_of(RunDirectory(path), given.protocols, given.transfer, given.epochs, before))
+        record = record_of(RunDirectory(path), given.protocols, given.transfer, given.epochs, before)
+        files.write_json(file, _without_folders(record))
     known = [json.loads(file.read_text()) for file in sorted(given.out.glob("*.json"))]
     files.write_text(given.out / "table.md", table(known))
     with files.atomic_writer(given.out / "curves.png") as file:
