@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -67,7 +68,12 @@ def neighbour_stability(first: Tensor, second: Tensor, images: Tensor, count: in
 
     `first` and `second` are features (N, D) of one view of each image, `images` those of the whole images.
     """
-    return 100 * shared_neighbours(first, second, images, count).float().mean().item() / min(count, len(images) - 1)
+    return float(per_image_stability(shared_neighbours(first, second, images, count).numpy(force=True), count).mean())
+
+
+def per_image_stability(shared: np.ndarray, count: int = 5) -> np.ndarray:
+    """Of `shared_neighbours`, the part of its nearest images that the two views of each image share, in percent."""
+    return 100 * shared / min(count, len(shared) - 1)
 
 
 def shared_neighbours(first: Tensor, second: Tensor, images: Tensor, count: int = 5) -> Tensor:

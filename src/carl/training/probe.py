@@ -18,7 +18,13 @@ from carl.data.batches.build import make_views
 from carl.data.dataset import UNLABELLED, Dataset, Split
 from carl.evaluation.features import frozen, map_images
 from carl.evaluation.intervals import packed, unpacked
-from carl.evaluation.neighbours import knn_right, knn_right_among, shared_neighbours, view_separation
+from carl.evaluation.neighbours import (
+    knn_right,
+    knn_right_among,
+    per_image_stability,
+    shared_neighbours,
+    view_separation,
+)
 from carl.methods import Method, find_method
 from carl.methods.base import spread
 from carl.methods.health import (
@@ -72,7 +78,7 @@ class ProbeResult:
     @property
     def stability(self) -> float | None:
         """Of the nearest neighbours over views, in percent."""
-        return None if self.shared is None else float(per_image_stability(self.shared).mean())
+        return None if self.shared is None else float(per_image_stability(self.shared, NEIGHBOURS).mean())
 
     def record(self, judged: bool = True) -> Record:
         record: Record = {} if self.health is None else dict(self.health.as_metrics())
@@ -311,14 +317,9 @@ def changed(earlier: list[Record], result: ProbeResult) -> Record:
         found |= {GAINED: int((result.right & ~before).sum()), LOST: int((before & ~result.right).sum())}
     shared = None if result.shared is None else digits(first.get(SHARED), len(result.shared))
     if shared is not None and result.shared is not None:
-        change = per_image_stability(result.shared) - per_image_stability(shared)
+        change = per_image_stability(result.shared, NEIGHBOURS) - per_image_stability(shared, NEIGHBOURS)
         found[STABILITY_ERROR] = float(change.std(ddof=1)) / math.sqrt(len(change))
     return found
-
-
-def per_image_stability(shared: np.ndarray) -> np.ndarray:
-    """The part of its nearest neighbours that the views of each image share, in percent."""
-    return 100 * shared / min(NEIGHBOURS, len(shared) - 1)
 
 
 def digits(text: object, images: int) -> np.ndarray | None:
